@@ -1,0 +1,37 @@
+# Two verbs do everything on a machine with Python >= 3.11, git and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+
+.PHONY: demo test test-all check format clean
+
+demo: $(VENV)/.base
+	$(RUN)/deconfound demo
+
+test: check
+	$(RUN)/pytest
+
+test-all: check
+	$(RUN)/pytest -m ""
+
+check: $(VENV)/.test
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+
+format: $(VENV)/.test
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+clean:
+	rm -rf $(VENV)
+
+# torch stands in the same command as whatever needs it, so that the pinned build is the one installed.
+$(VENV)/.base: pyproject.toml constraints.txt
+	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
+	$(RUN)/pip install --quiet --constraint constraints.txt torch -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(RUN)/pip install --quiet --constraint constraints.txt torch -e '.[test]'
+	touch $@

@@ -1,0 +1,34 @@
+"""deconfound: networks whose features do not carry known confounders, and a measure of what is left.
+
+Attach `normalize`, train with your own loop, `audit` what is left. Importing the package loads nothing
+heavy; each name below loads its room when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deconfound.design import Design, Interaction, Polynomial, Spline
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Design": "deconfound.design",
+    "Interaction": "deconfound.design",
+    "Polynomial": "deconfound.design",
+    "Spline": "deconfound.design",
+}
+
+__all__ = ["Design", "Interaction", "Polynomial", "Spline"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'deconfound' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

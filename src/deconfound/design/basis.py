@@ -1,0 +1,174 @@
+"""How a term becomes standardised columns: curves, products, and their mean and sd on the training rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from deconfound.design.codecs import Codec, Coded, NumericCodec
+from deconfound.design.terms import Interaction, Linear, Polynomial, Spline, Term, from_data, to_data
+from deconfound.errors import TableError
+
+
+@dataclass(frozen=True)
+class FittedTerm:
+    """A term with all that the training rows taught it.
+
+    `unit[j]` turns a coefficient per standardised column into one per unit of the user's own column:
+    divide by it.
+    """
+
+    term: Term
+    labels: tuple[str, ...]
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    unit: tuple[float, ...]
+    knots: tuple[float, ...] = ()
+    factors: tuple[FittedTerm, ...] = ()
+
+    def standardise(
+        self, coded: Mapping[str, Coded], fill: float = np.nan, dtype: DTypeLike = np.float64
+    ) -> NDArray[Any]:
+        """`(n, k)`: the term's columns, centred and scaled; `fill` where a source has no value."""
+        raw, index = _raw(self.term, self.knots, self.factors, coded)
+        rows = (raw - np.array(self.mean)) / np.array(self.sd)
+        rows = np.where(np.isnan(rows), fill, rows).astype(dtype)
+        return rows if index is None else rows[index]
+
+
+def fit_term(term: Term, codecs: Mapping[str, Codec], coded: Mapping[str, Coded]) -> FittedTerm:
+    """Learn a term's knots, means and scales from the coded training columns."""
+    factors: tuple[FittedTerm, ...] = ()
+    knots: tuple[float, ...] = ()
+    if isinstance(term, Interaction):
+        factors = tuple(fit_term(factor, codecs, coded) for factor in term.factors)
+    elif isinstance(term, Spline):
+        knots = _knots(term, codecs, coded)
+    elif isinstance(term, Polynomial):
+        _require_numeric(term, codecs)
+    raw, index = _raw(term, knots, factors, coded)
+    raw = raw if index is None else raw[index]
+    mean, sd = np.nanmean(raw, axis=0), np.nanstd(raw, axis=0)
+    sd[sd < 1e-12] = 1.0
+    unit = sd * _units(term, codecs, factors)
+    labels = _labels(term, codecs, factors)
+    return FittedTerm(term, labels, tuple(mean), tuple(sd), tuple(unit), knots, factors)
+
+
+def _raw(
+    term: Term, knots: tuple[float, ...], factors: tuple[FittedTerm, ...], coded: Mapping[str, Coded]
+) -> tuple[NDArray[np.float64], NDArray[np.intp] | None]:
+    """The term's distinct rows before centring, and which of them each row of the table has."""
+    match term:
+        case Linear(column):
+            return coded[column].distinct, coded[column].index
+        case Polynomial(column, degree):
+            return coded[column].spread() ** np.arange(1, degree + 1), None
+        case Spline(column):
+            return _natural_cubic(coded[column].spread(), np.array(knots)), None
+    product = factors[0].standardise(coded)
+    for factor in factors[1:]:
+        columns = factor.standardise(coded)
+        product = (product[:, :, None] * columns[:, None, :]).reshape(len(product), -1)
+    return product, None
+
+
+def _natural_cubic(x: NDArray[np.float64], knots: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The column itself and k − 2 curves, cubic between k knots and straight beyond the outermost two."""
+
+    def cubed(knot: float) -> NDArray[np.float64]:
+        return np.clip(x - knot, 0.0, None) ** 3
+
+    last, before = knots[-1], knots[-2]
+    curves = [
+        cubed(knot)
+        - cubed(before) * (last - knot) / (last - before)
+        + cubed(last) * (before - knot) / (last - before)
+        for knot in knots[:-2]
+    ]
+    return np.concatenate([x, *(curve / (last - knots[0]) ** 2 for curve in curves)], axis=1)
+
+
+def _knots(term: Spline, codecs: Mapping[str, Codec], coded: Mapping[str, Coded]) -> tuple[float, ...]:
+    _require_numeric(term, codecs)
+    x = coded[term.column].spread()[:, 0]
+    x = x[~np.isnan(x)]
+    levels = np.linspace(0.05, 0.95, term.df + 1)
+    knots = np.quantile(x, levels)
+    if len(np.unique(knots)) < len(knots):
+        knots = np.quantile(np.unique(x), levels)
+    if len(np.unique(x)) < term.df + 1:
+        raise TableError(
+            f"{term} must have at least {term.df + 1} distinct values in column {term.column!r}; "
+            f"got {len(np.unique(x))}. Use a smaller df, or the plain column."
+        )
+    return tuple(float(knot) for knot in knots)
+
+
+def _require_numeric(term: Polynomial | Spline, codecs: Mapping[str, Codec]) -> None:
+    codec = codecs[term.column]
+    if not isinstance(codec, NumericCodec):
+        raise TableError(
+            f"{term} must stand on a numeric column; got {term.column!r}, which is {codec.kind}."
+        )
+
+
+def _units(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, ...]) -> NDArray[np.float64]:
+    """How many of the user's units one unit of each raw column is."""
+    if isinstance(term, Interaction):
+        product = np.array(factors[0].unit)
+        for factor in factors[1:]:
+            product = np.outer(product, factor.unit).ravel()
+        return product
+    codec = codecs[term.column]
+    if not isinstance(codec, NumericCodec):
+        return np.ones(len(codec.labels))
+    if isinstance(term, Polynomial):
+        return codec.sd ** np.arange(1.0, term.degree + 1)
+    if isinstance(term, Spline):
+        return np.array([codec.sd, *[1.0] * (term.df - 1)])
+    return np.array([codec.sd])
+
+
+def _labels(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, ...]) -> tuple[str, ...]:
+    match term:
+        case Linear(column):
+            return codecs[column].labels
+        case Polynomial(column, degree):
+            return (column, *(f"{column}^{power}" for power in range(2, degree + 1)))
+        case Spline(column, df):
+            return (column, *(f"spline({column})[{number}]" for number in range(2, df + 1)))
+    names: tuple[str, ...] = factors[0].labels
+    for factor in factors[1:]:
+        names = tuple(f"{left}:{right}" for left in names for right in factor.labels)
+    return names
+
+
+def fitted_to_data(fitted: FittedTerm) -> dict[str, Any]:
+    """A fitted term as JSON-safe data."""
+    return {
+        "term": to_data(fitted.term),
+        "labels": list(fitted.labels),
+        "mean": [float(value) for value in fitted.mean],
+        "sd": [float(value) for value in fitted.sd],
+        "unit": [float(value) for value in fitted.unit],
+        "knots": list(fitted.knots),
+        "factors": [fitted_to_data(factor) for factor in fitted.factors],
+    }
+
+
+def fitted_from_data(data: dict[str, Any]) -> FittedTerm:
+    """The fitted term that `fitted_to_data` wrote."""
+    return FittedTerm(
+        from_data(data["term"]),
+        tuple(data["labels"]),
+        tuple(data["mean"]),
+        tuple(data["sd"]),
+        tuple(data["unit"]),
+        tuple(data["knots"]),
+        tuple(fitted_from_data(factor) for factor in data["factors"]),
+    )

@@ -1,0 +1,240 @@
+"""How one table column becomes numbers: fitted on the training rows, applied to any rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.design.table import as_numbers, in_rows, is_missing, plain
+from deconfound.errors import DeconfoundWarning, OptionError, TableError
+
+Kind = Literal["numeric", "boolean", "categorical"]
+Policy = Literal["error", "mean"]
+KINDS: tuple[Kind, ...] = ("numeric", "boolean", "categorical")
+
+# An integer column with so few distinct values may be a code for sites rather than a quantity.
+SUSPICIOUS_LEVELS = range(3, 21)
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column as numbers, each distinct row of them once: a million rows of 100 sites are 101 short rows.
+
+    Attributes:
+        distinct: `(u, k)`, NaN where no value is known.
+        index: `(n,)`, which distinct row each row of the table has; None when every row is its own.
+        missing: The rows whose cell holds nothing.
+    """
+
+    distinct: NDArray[np.float64]
+    index: NDArray[np.intp] | None
+    missing: NDArray[np.intp]
+
+    def spread(self) -> NDArray[np.float64]:
+        """`(n, k)`: one row per row of the table."""
+        return self.distinct if self.index is None else self.distinct[self.index]
+
+
+@dataclass(frozen=True)
+class NumericCodec:
+    """A quantity: one number per row, centred and scaled by the training rows."""
+
+    name: str
+    mean: float
+    sd: float
+    kind: Kind = "numeric"
+
+    def encode(self, values: NDArray[Any], unseen: Policy) -> Coded:
+        """`(n, 1)`: (value − mean) / sd."""
+        numbers = as_numbers(values, self.name)
+        return Coded(((numbers - self.mean) / self.sd)[:, None], None, np.flatnonzero(np.isnan(numbers)))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The name of the one column."""
+        return (self.name,)
+
+    @property
+    def summary(self) -> str:
+        """For the design's repr."""
+        return f"mean {self.mean:.4g}, sd {self.sd:.4g}"
+
+
+@dataclass(frozen=True)
+class LevelCodec:
+    """A category: one 0/1 column per level but the first, which is the reference."""
+
+    name: str
+    levels: tuple[Any, ...]
+    counts: tuple[int, ...]
+    kind: Kind = "categorical"
+
+    def encode(self, values: NDArray[Any], unseen: Policy) -> Coded:
+        """`(n, levels − 1)`: 1 where the row has the level, 0 elsewhere."""
+        lookup = {level: code for code, level in enumerate(self.levels)}
+        codes = np.fromiter(
+            (lookup.get(value, -1) for value in values.tolist()), dtype=np.intp, count=len(values)
+        )
+        unknown = np.flatnonzero(codes < 0)
+        empty = np.array([is_missing(values[row]) for row in unknown], dtype=bool)
+        strangers = unknown[~empty]
+        if strangers.size and unseen == "error":
+            raise TableError(
+                f"column {self.name!r} must hold levels seen in fit ({_listed(self.levels)}); "
+                f"got {plain(values[strangers[0]])!r} {in_rows(strangers)}. Leave these rows out, "
+                "or pass unseen='mean' to treat them as the average of the training rows."
+            )
+        rows = np.eye(len(self.levels))[:, 1:]
+        unknown_row = np.full((1, rows.shape[1]), np.nan)
+        codes[unknown] = len(rows)
+        return Coded(np.concatenate([rows, unknown_row]), codes, unknown[empty])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One name per column: `site[UCSF]`."""
+        return tuple(f"{self.name}[{level}]" for level in self.levels[1:])
+
+    @property
+    def summary(self) -> str:
+        """For the design's repr."""
+        shown = [f"{level} {count:,}" for level, count in zip(self.levels, self.counts, strict=True)]
+        more = f", … ({len(shown)} levels)" if len(shown) > 6 else ""
+        return f"{', '.join(shown[:6])}{more}; reference {self.levels[0]}"
+
+
+Codec = NumericCodec | LevelCodec
+
+
+def fit_codec(name: str, values: NDArray[Any], forced: Kind | None, missing: Policy) -> Codec:
+    """Infer the kind of a column and learn its mean and sd, or its levels."""
+    kind = forced or _infer(name, values)
+    if kind == "numeric":
+        numbers = as_numbers(values, name)
+        _refuse_missing(name, np.flatnonzero(np.isnan(numbers)), len(numbers), missing)
+        seen = numbers[~np.isnan(numbers)]
+        mean, sd = float(seen.mean()), float(seen.std())
+        # Rounding makes the sd of a constant column tiny instead of zero.
+        return NumericCodec(name, mean, sd if sd > 1e-12 * max(abs(mean), 1e-300) else 1.0)
+    empty = np.fromiter((is_missing(value) for value in values.tolist()), dtype=bool, count=len(values))
+    _refuse_missing(name, np.flatnonzero(empty), len(values), missing)
+    found = [plain(value) for value in values[~empty].tolist()]
+    strange = [value for value in found if not isinstance(value, str | bool | int | float)]
+    if strange:
+        raise TableError(f"column {name!r} must hold text, numbers or booleans; got {strange[0]!r}.")
+    counts = Counter(found)
+    levels = tuple(sorted(counts, key=lambda level: (isinstance(level, str), level)))
+    if kind == "boolean":
+        levels = _boolean_levels(name, levels)
+    return LevelCodec(name, levels, tuple(counts[level] for level in levels), kind)
+
+
+def _infer(name: str, values: NDArray[Any]) -> Kind:
+    if values.dtype.kind == "b":
+        return "boolean"
+    cells = [value for value in values.tolist() if not is_missing(value)]
+    if cells and all(isinstance(value, bool) for value in cells):
+        return "boolean"
+    if all(isinstance(value, int | float) for value in cells):
+        # Missing cells turn a column of integer codes into floats, so these are looked at too.
+        maybe_codes = values.dtype.kind in "iu" or len(cells) < len(values)
+        whole = maybe_codes and all(float(value).is_integer() for value in cells)
+        if whole and len(distinct := set(cells)) in SUSPICIOUS_LEVELS:
+            warnings.warn(
+                f"column {name!r} holds only {len(distinct)} distinct whole numbers and is read as a "
+                f"quantity. If they are codes (sites, scanners), pass types={{{name!r}: 'categorical'}}; "
+                f"if they are amounts, pass types={{{name!r}: 'numeric'}}. Either choice silences this.",
+                DeconfoundWarning,
+                stacklevel=4,
+            )
+        return "numeric"
+    if all(isinstance(value, str) and _reads_as_number(value) for value in cells):
+        warnings.warn(
+            f"column {name!r} holds text that reads as numbers and is taken as categorical with "
+            f"{len(set(cells))} levels. Pass types={{{name!r}: 'numeric'}} if they are amounts, or "
+            f"types={{{name!r}: 'categorical'}} to silence this.",
+            DeconfoundWarning,
+            stacklevel=4,
+        )
+    return "categorical"
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _boolean_levels(name: str, levels: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not set(levels) <= {False, True}:
+        raise TableError(
+            f"boolean column {name!r} must hold only True and False; got {_listed(levels)}. "
+            f"Pass types={{{name!r}: 'categorical'}} for named levels."
+        )
+    return tuple(bool(level) for level in levels)
+
+
+def _refuse_missing(name: str, rows: NDArray[np.intp], n: int, missing: Policy) -> None:
+    if len(rows) == n:
+        raise TableError(f"column {name!r} must hold at least one value; got {n} empty cells.")
+    if len(rows) and missing == "error":
+        raise missing_value(name, rows)
+
+
+def missing_value(name: str, rows: NDArray[np.intp]) -> TableError:
+    """The error for empty cells, with the two ways out."""
+    return TableError(
+        f"column {name!r} must have a value in every row; got a missing value {in_rows(rows)}. "
+        "Leave these rows out, or pass missing='mean' to treat them as the average of the training rows."
+    )
+
+
+def _listed(levels: tuple[Any, ...], shown: int = 8) -> str:
+    text = ", ".join(repr(level) for level in levels[:shown])
+    return f"{text}, … {len(levels)} in all" if len(levels) > shown else text
+
+
+def codec_to_data(codec: Codec) -> dict[str, Any]:
+    """A codec as JSON-safe data."""
+    if isinstance(codec, NumericCodec):
+        return {"kind": codec.kind, "name": codec.name, "mean": codec.mean, "sd": codec.sd}
+    return {
+        "kind": codec.kind,
+        "name": codec.name,
+        "levels": list(codec.levels),
+        "counts": list(codec.counts),
+    }
+
+
+def codec_from_data(data: dict[str, Any]) -> Codec:
+    """The codec that `codec_to_data` wrote."""
+    if data["kind"] == "numeric":
+        return NumericCodec(data["name"], data["mean"], data["sd"])
+    return LevelCodec(data["name"], tuple(data["levels"]), tuple(data["counts"]), data["kind"])
+
+
+def check_types(types: dict[str, Kind], columns: list[str]) -> list[str]:
+    """One sentence for each forced type that cannot be."""
+    faults = [
+        f"types[{name!r}] must be one of {', '.join(map(repr, KINDS))}; got {kind!r}."
+        for name, kind in types.items()
+        if kind not in KINDS
+    ]
+    faults += [
+        f"types must name columns of confounds or keep; got {name!r}."
+        for name in types
+        if name not in columns
+    ]
+    return faults
+
+
+def check_policy(name: str, value: str) -> None:
+    """Refuse anything but 'error' and 'mean'."""
+    if value not in ("error", "mean"):
+        raise OptionError(f"{name} must be 'error' or 'mean'; got {value!r}.")

@@ -1,0 +1,123 @@
+"""What a table can and cannot answer: how far confounds and keep are the same thing in these data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEARLY_THE_SAME = 0.9
+FEW_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Explained:
+    """How much of one keep column the confounds explain on the training rows."""
+
+    keep: str
+    by_all: float
+    by_each: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two terms of which one can nearly be predicted from the other."""
+
+    first: str
+    second: str
+    r2: float
+
+
+@dataclass(frozen=True)
+class SmallLevel:
+    """A level with so few rows that its effect can hardly be estimated."""
+
+    column: str
+    level: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answers of `Design.diagnose()`; `str()` of it is a text to read.
+
+    Attributes:
+        explained: For each keep column, the R² of regressing it on all confounds, and on each alone.
+        overlaps: Pairs of terms with R² of at least 0.9 in one direction.
+        small_levels: Levels with fewer than 10 training rows.
+    """
+
+    explained: tuple[Explained, ...]
+    overlaps: tuple[Overlap, ...]
+    small_levels: tuple[SmallLevel, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for item in self.explained:
+            parts = sorted(item.by_each.items(), key=lambda pair: -pair[1])
+            each = ", ".join(f"{name} {r2:.0%}" for name, r2 in parts)
+            lines.append(f"the confounds explain {item.by_all:.0%} of {item.keep} (alone: {each})")
+            if item.by_all >= NEARLY_THE_SAME:
+                lines.append(
+                    f"  {item.keep} and the confounds are nearly the same thing in these rows: "
+                    "what is removed and what is kept cannot be told apart"
+                )
+        lines += [f"{pair.first} and {pair.second} overlap: R² {pair.r2:.2f}" for pair in self.overlaps]
+        lines += [
+            f"{small.column} has only {small.rows} rows at {small.level}" for small in self.small_levels
+        ]
+        return "\n".join(lines) or "nothing to report: no keep columns, no overlaps, no small levels"
+
+
+def explained_share(gram: NDArray[np.float64], targets: Sequence[int], predictors: Sequence[int]) -> float:
+    """R² of regressing the target columns on the predictor columns, from their covariance matrix alone."""
+    total = float(np.trace(gram[np.ix_(targets, targets)]))
+    if total <= 0 or not len(predictors):
+        return 0.0
+    cross = gram[np.ix_(predictors, targets)]
+    inverse = np.linalg.pinv(gram[np.ix_(predictors, predictors)], rcond=1e-9, hermitian=True)
+    return float(np.clip(np.trace(cross.T @ inverse @ cross) / total, 0.0, 1.0))
+
+
+def diagnose(
+    gram: NDArray[np.float64],
+    confounds: Mapping[str, Sequence[int]],
+    keep: Mapping[str, Sequence[int]],
+    level_counts: Mapping[str, Mapping[str, int]],
+) -> Diagnosis:
+    """Diagnose from the covariance of the standardised columns.
+
+    Args:
+        gram: `(p, p)`, MᵀM / n of the standardised training rows.
+        confounds: For each confound term, its positions in M.
+        keep: The same for keep.
+        level_counts: For each categorical column, the rows at each level.
+    """
+    everything = [index for columns in confounds.values() for index in columns]
+    explained = tuple(
+        Explained(
+            name,
+            explained_share(gram, columns, everything),
+            {other: explained_share(gram, columns, indices) for other, indices in confounds.items()},
+        )
+        for name, columns in keep.items()
+    )
+    terms = {**confounds, **keep}
+    overlaps = []
+    for first, second in combinations(terms, 2):
+        r2 = max(
+            explained_share(gram, terms[first], terms[second]),
+            explained_share(gram, terms[second], terms[first]),
+        )
+        if r2 >= NEARLY_THE_SAME:
+            overlaps.append(Overlap(first, second, r2))
+    small = tuple(
+        SmallLevel(column, level, rows)
+        for column, counts in level_counts.items()
+        for level, rows in counts.items()
+        if rows < FEW_ROWS
+    )
+    return Diagnosis(explained, tuple(overlaps), small)
