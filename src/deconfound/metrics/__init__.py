@@ -1,0 +1,66 @@
+"""Measures of what is left: distance correlation, correlations, tests, probes, performance."""
+
+from deconfound.metrics.columns import Column, column
+from deconfound.metrics.conditional import partial_distance_correlation, within_group_dcor_sqr
+from deconfound.metrics.confounder_tests import (
+    conditional_permutations,
+    full_confounder_test,
+    partial_confounder_test,
+)
+from deconfound.metrics.correlation import (
+    Association,
+    association,
+    correlation_ratio,
+    cramers_v,
+    paper_association,
+    pearson,
+    point_biserial,
+)
+from deconfound.metrics.distance import (
+    distance_correlation_sqr,
+    distance_covariance_sqr,
+    u_distance_correlation_sqr,
+    u_distance_covariance_sqr,
+)
+from deconfound.metrics.distance_tests import dcor_test
+from deconfound.metrics.performance import (
+    accuracy,
+    auc,
+    balanced_accuracy,
+    group_accuracy,
+    macro_auc,
+    r_squared,
+)
+from deconfound.metrics.probes import probe
+from deconfound.metrics.resampling import Estimate, Resampling
+
+__all__ = [
+    "Association",
+    "Column",
+    "Estimate",
+    "Resampling",
+    "accuracy",
+    "association",
+    "auc",
+    "balanced_accuracy",
+    "column",
+    "conditional_permutations",
+    "correlation_ratio",
+    "cramers_v",
+    "dcor_test",
+    "distance_correlation_sqr",
+    "distance_covariance_sqr",
+    "full_confounder_test",
+    "group_accuracy",
+    "macro_auc",
+    "paper_association",
+    "partial_confounder_test",
+    "partial_distance_correlation",
+    "pearson",
+    "point_biserial",
+    "probe",
+    "r_squared",
+    "u_distance_correlation_sqr",
+    "u_distance_covariance_sqr",
+    "within_group_dcor_sqr",
+]

@@ -1,0 +1,112 @@
+"""Correlations between columns of every type, and the paper's rules for what is left in the logits."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from deconfound.errors import ShapeError
+from deconfound.metrics.columns import Column
+from deconfound.metrics.distance import samples, u_distance_correlation_sqr
+
+if TYPE_CHECKING:
+    from deconfound.metrics.distance import Samples
+
+
+@dataclass(frozen=True)
+class Association:
+    """How strongly two columns go together, and by which measure."""
+
+    statistic: str
+    value: float
+
+
+def pearson(x: "Samples", y: "Samples") -> Tensor:
+    """Pearson's correlation of each column of `x (n,) or (n, d)` with `y (n,)`; 0 where one is constant."""
+    one_column = torch.as_tensor(x).ndim == 1
+    x, y = samples(x, y, at_least=2)
+    if y.shape[1] != 1:
+        raise ShapeError(f"y must be one column; got {y.shape[1]}. Call pearson once for each.")
+    x, y = x - x.mean(0), y - y.mean(0)
+    scale = (x.square().sum(0) * y.square().sum()).sqrt()
+    value = torch.where(scale > 0, (x * y).sum(0) / torch.where(scale > 0, scale, 1), 0)
+    return value[0] if one_column else value
+
+
+def point_biserial(x: "Samples", two_levels: "Samples") -> Tensor:
+    """Correlation of each column of `x` with being in the higher level: `(m₁ - m₀) sqrt(p₀ p₁) / sd`."""
+    levels = torch.unique(torch.as_tensor(two_levels))
+    if len(levels) > 2:
+        raise ShapeError(f"two_levels must hold two distinct values; got {len(levels)}. Use correlation_ratio.")
+    return pearson(x, (torch.as_tensor(two_levels) == levels[-1]).double())
+
+
+def correlation_ratio(x: "Samples", levels: "Samples") -> Tensor:
+    """η: the share of sd of each column of `x` that lies between levels, `sqrt(SS_between / SS_total)`."""
+    one_column = torch.as_tensor(x).ndim == 1
+    x, codes = samples(x, torch.unique(torch.as_tensor(levels), return_inverse=True)[1], at_least=2)
+    member = (codes == torch.unique(codes)).to(x.dtype)
+    x = x - x.mean(0)
+    counts = member.sum(0)[:, None]
+    between = (counts * (member.T @ x / counts).square()).sum(0)
+    total = x.square().sum(0)
+    value = torch.where(total > 0, between / torch.where(total > 0, total, 1), 0).clamp(0, 1).sqrt()
+    return value[0] if one_column else value
+
+
+def cramers_v(first: "Samples", second: "Samples") -> Tensor:
+    """Cramér's V of two categories, `sqrt(χ² / (n (min(levels) - 1)))`; 0 where one has a single level."""
+    first, second = torch.as_tensor(first), torch.as_tensor(second)
+    samples(first, second, at_least=1)
+    a, b = (torch.unique(side, return_inverse=True)[1] for side in (first, second))
+    rows, columns = int(a.max()) + 1, int(b.max()) + 1
+    if min(rows, columns) == 1:
+        return torch.zeros((), dtype=torch.float64, device=a.device)
+    table = torch.bincount(a * columns + b, minlength=rows * columns).double().view(rows, columns)
+    expected = table.sum(1, keepdim=True) * table.sum(0) / table.sum()
+    chi_sqr = ((table - expected).square() / expected).sum()
+    return (chi_sqr / (table.sum() * (min(rows, columns) - 1))).sqrt()
+
+
+def association(first: Column, second: Column) -> Association:
+    """The measure that fits the types of two columns, over the rows where both have a value.
+
+    Two quantities: |Pearson|. A quantity and two levels: |point-biserial|. A quantity and more levels: the
+    correlation ratio. Two categories: Cramér's V. All lie in [0, 1].
+    """
+    both = first.present & second.present
+    first, second = first.take(both), second.take(both)
+    if first.kind != "numeric":
+        first, second = second, first
+    a, b = first.values, second.values
+    if first.kind != "numeric":
+        return Association("cramers_v", float(cramers_v(a, b)))
+    if second.kind == "numeric":
+        return Association("abs_pearson", abs(float(pearson(a, b))))
+    if second.kind == "binary":
+        return Association("abs_point_biserial", abs(float(point_biserial(a, b))))
+    return Association("correlation_ratio", float(correlation_ratio(a, b)))
+
+
+def paper_association(outputs: "Samples", confound: Column, folds: "Samples | None" = None) -> Association:
+    """The paper's measure of a confound in the outputs `(n,) or (n, k)`, chosen by the confound's type.
+
+    A quantity: |Pearson| averaged over the k logits. Two levels: |point-biserial| averaged over them. More
+    levels: the bias-corrected dcor² of the one-hot levels with each logit, averaged. With `folds (n,)` each
+    is taken within a fold and the folds are averaged.
+    """
+    name = {"numeric": "abs_pearson", "binary": "abs_point_biserial", "categorical": "dcor_sqr"}[confound.kind]
+    outputs = torch.as_tensor(outputs)
+    outputs = outputs[:, None] if outputs.ndim == 1 else outputs
+    folds = torch.zeros(len(outputs)) if folds is None else torch.as_tensor(folds)
+    values = []
+    for fold in torch.unique(folds):
+        rows = (folds == fold) & confound.present
+        x, part = outputs[rows], confound.take(rows)
+        if confound.kind == "categorical":
+            each = [u_distance_correlation_sqr(logit, part.encoded) for logit in x.T]
+            values.append(torch.stack(each).mean())
+        else:
+            values.append(pearson(x, part.values).abs().mean())
+    return Association(name, float(torch.stack(values).mean()))

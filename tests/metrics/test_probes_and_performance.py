@@ -1,0 +1,155 @@
+"""Probes and performance against scikit-learn, with positive and negative controls."""
+
+import numpy as np
+import pytest
+import torch
+
+from deconfound import metrics
+from deconfound.errors import OptionError, ShapeError
+from deconfound.metrics.linear_models import least_squares, ridge, softmax_regression
+from deconfound.metrics.probes import _held_out
+from deconfound.metrics.resampling import Resampling, person_folds
+
+linear_model = pytest.importorskip(
+    "sklearn.linear_model", reason="scikit-learn, the oracle of these tests, is not installed"
+)
+sklearn_metrics = pytest.importorskip("sklearn.metrics")
+FEW = Resampling(permutations=19, bootstraps=100)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_ridge_agrees_with_scikit_learn_at_the_penalty_that_gcv_chooses(rng):
+    x = rng.normal(size=(60, 8)) * np.arange(1, 9)
+    targets = np.stack([x[:, 0] + rng.normal(size=60), 5 * rng.normal(size=60)], axis=1)
+    at = rng.normal(size=(5, 8))
+    found = ridge(*(torch.from_numpy(part) for part in (x, targets, at))).numpy()
+    centred = x - x.mean(0)
+    penalties = np.logspace(-4, 4, 17) * np.mean(np.linalg.svd(centred)[1] ** 2)
+    for target in range(2):
+        y = targets[:, target] - targets[:, target].mean()
+
+        def gcv(penalty, y=y):
+            hat = centred @ np.linalg.inv(centred.T @ centred + penalty * np.eye(8)) @ centred.T
+            return np.sum((y - hat @ y) ** 2) / (59 - np.trace(hat)) ** 2
+
+        best = min(penalties, key=gcv)
+        expected = linear_model.Ridge(alpha=best).fit(x, targets[:, target]).predict(at)
+        np.testing.assert_allclose(found[:, target], expected, rtol=1e-8)
+
+
+def test_least_squares_agrees_with_scikit_learn(rng):
+    x, y, at = rng.normal(size=(30, 3)), rng.normal(size=(30, 2)), rng.normal(size=(4, 3))
+    expected = linear_model.LinearRegression().fit(x, y).predict(at)
+    found = least_squares(*(torch.from_numpy(part) for part in (x, y, at)))
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_logistic_regression_agrees_with_scikit_learn_for_many_targets_at_once(rng):
+    x = rng.normal(size=(150, 4))
+    codes = np.stack([np.digitize(x[:, 0] + rng.normal(size=150), [-0.5, 0.5]), rng.integers(0, 3, 150)])
+    weights = softmax_regression(torch.from_numpy(x), torch.from_numpy(codes), 3, iterations=5000, tolerance=1e-10)
+    for target in range(2):
+        expected = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=5000).fit(x, codes[target])
+        np.testing.assert_allclose(weights[target, :-1].T, expected.coef_, atol=1e-5)
+
+
+def test_auc_agrees_with_scikit_learn_also_with_ties_and_in_batches(rng):
+    scores, positive = rng.normal(size=(3, 200)).round(1), rng.integers(0, 2, (3, 200))
+    expected = [sklearn_metrics.roc_auc_score(p, s) for p, s in zip(positive, scores, strict=True)]
+    np.testing.assert_allclose(metrics.auc(scores, positive), expected, atol=1e-12)
+    codes, many = rng.integers(0, 4, 200), rng.dirichlet(np.ones(4), 200)
+    expected = sklearn_metrics.roc_auc_score(codes, many, multi_class="ovr", average="macro")
+    assert float(metrics.macro_auc(many, codes)) == pytest.approx(expected, abs=1e-12)
+    assert metrics.auc(np.zeros(3), np.zeros(3)).isnan()
+
+
+def test_accuracies_agree_with_scikit_learn_and_with_the_papers_rule(rng):
+    true, predicted = rng.integers(0, 3, 100), rng.integers(0, 3, 100)
+    assert float(metrics.accuracy(predicted, true)) == sklearn_metrics.accuracy_score(true, predicted)
+    expected = sklearn_metrics.balanced_accuracy_score(true, predicted)
+    assert float(metrics.balanced_accuracy(predicted, true)) == pytest.approx(expected)
+    expected = sklearn_metrics.r2_score(true, predicted)
+    assert float(metrics.r_squared(predicted, true)) == pytest.approx(expected)
+    # two labels: right when both are, averaged over the four groups
+    true, predicted = rng.integers(0, 2, (100, 2)), rng.integers(0, 2, (100, 2))
+    groups = true[:, 0] * 2 + true[:, 1]
+    each = [np.mean([(predicted[i] == true[i]).all() for i in np.flatnonzero(groups == g)]) for g in range(4)]
+    assert float(metrics.group_accuracy(predicted, true, groups)) == pytest.approx(np.mean(each))
+    with pytest.raises(ShapeError, match=r"one shape; got \(3,\) and \(4,\)"):
+        metrics.accuracy(np.zeros(3), np.zeros(4))
+
+
+def test_a_linear_probe_finds_a_planted_age_and_nothing_in_noise(rng):
+    age = metrics.column("age", 60 + 10 * rng.normal(size=300))
+    noise = torch.from_numpy(rng.normal(size=(300, 5)))
+    planted = noise + 0.2 * age.values[:, None]
+    found = metrics.probe(planted, age, resampling=FEW)
+    assert found.statistic == "linear_probe_r2"
+    assert found.value > 0.9
+    assert found.low <= found.value <= found.high
+    assert found.p == 1 / 20
+    independent = metrics.probe(noise, age, resampling=FEW)
+    assert independent.value < 0.05
+    assert independent.low < 0.05
+
+
+def test_only_the_nonlinear_probe_finds_a_confound_that_sets_the_spread(rng):
+    sex = rng.integers(0, 2, 600)
+    x = torch.from_numpy(rng.normal(size=(600, 2)) * np.where(sex, 3.0, 1.0)[:, None])
+    column = metrics.column("sex", np.array(["F", "M"])[sex])
+    assert metrics.probe(x, column, "linear", resampling=FEW).value < 0.6
+    found = metrics.probe(x, column, "nonlinear", resampling=FEW)
+    assert found.value > 0.75
+    assert found.statistic == "nonlinear_probe_auc"
+
+
+def test_the_auc_of_independent_data_has_chance_level_one_half_also_for_many_small_sites(rng):
+    site = metrics.column("site", np.array([f"s{k}" for k in range(12)])[rng.integers(0, 12, 300)])
+    found = metrics.probe(torch.from_numpy(rng.normal(size=(300, 1))), site, resampling=FEW)
+    assert found.chance == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_baseline_permuted_within_groups_holds_what_the_label_tells(rng):
+    label = rng.integers(0, 2, 400)
+    sex = metrics.column("sex", np.where(rng.uniform(size=400) < 0.2, 1 - label, label))
+    outputs = torch.from_numpy(label[:, None] + 0.3 * rng.normal(size=(400, 1)))
+    plain = metrics.probe(outputs, sex, resampling=FEW)
+    within = metrics.probe(outputs, sex, groups=torch.from_numpy(label), resampling=FEW)
+    assert plain.p == 1 / 20
+    assert plain.chance == pytest.approx(0.5, abs=0.05)
+    assert within.chance == pytest.approx(within.value, abs=0.05)
+
+
+def test_a_persons_rows_never_help_to_predict_their_own():
+    # Each person has a random age and a fingerprint that all their rows share: with rows split at random, a
+    # probe would read the age off the fingerprint.
+    rng = torch.Generator().manual_seed(0)
+    person = torch.arange(60).repeat_interleave(5)
+    fingerprint = torch.randn(60, 40, generator=rng)[person]
+    age = metrics.column("age", torch.randn(60, generator=rng)[person].numpy())
+    grouped = metrics.probe(fingerprint, age, units=person, resampling=FEW)
+    split_at_random = metrics.probe(fingerprint, age, resampling=FEW)
+    assert split_at_random.value > 0.5
+    assert grouped.value < 0.2
+
+
+def test_held_out_rows_do_not_reach_the_model_that_predicts_them():
+    rng = torch.Generator().manual_seed(0)
+    x, age = torch.randn(50, 3, generator=rng), torch.randn(1, 50, generator=rng).double()
+    fold = person_folds(torch.arange(50), 5, rng)
+    column = metrics.column("age", age[0].numpy())
+    before = _held_out(x, age, fold, column)
+    changed = age.clone()
+    changed[0, fold == 2] += 100
+    after = _held_out(x, changed, fold, column)
+    assert torch.equal(before[:, fold == 2], after[:, fold == 2])
+    assert not torch.allclose(before[:, fold != 2], after[:, fold != 2])
+
+
+def test_an_unknown_kind_of_probe_is_refused():
+    with pytest.raises(OptionError, match="'linear' or 'nonlinear'; got 'deep'"):
+        metrics.probe(torch.zeros(5, 1), metrics.column("age", [1.0, 2, 3, 4, 5]), "deep")
