@@ -49,6 +49,28 @@ def dcor_test(
         resampling: how many permutations and bootstrap samples.
         statistic: name of the result.
     """
+    drawn = dcor_draws(x, y, cells, units, resampling)
+    return drawn.estimate(statistic)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A statistic, its values over permuted tables `(permutations,)` and over bootstrap samples `(bootstraps,)`."""
+
+    value: float
+    null: Tensor
+    replicates: Tensor
+    n: int
+
+    def estimate(self, statistic: str) -> Estimate:
+        """The value with its interval and p-value."""
+        if not self.n:
+            return Estimate(statistic, float("nan"), 0)
+        return estimate(statistic, self.value, self.n, self.null, self.replicates, most=1)
+
+
+def dcor_draws(x: Tensor, y: Tensor, cells: Tensor, units: Tensor | None, resampling: Resampling) -> Draws:
+    """What `dcor_test` is made of; the same seed draws the same permutations for every x and y."""
     x, y = samples(x, y, at_least=SMALLEST_GROUP)
     generator = resampling.generator()
     values, nulls, replicates, used = [], [], [], 0
@@ -65,9 +87,8 @@ def dcor_test(
         replicates.append(_resampled(part, weights.float()))
         used += len(rows)
     if not values:
-        return Estimate(statistic, float("nan"), 0)
-    value = float(torch.stack(values).mean())
-    return estimate(statistic, value, used, torch.stack(nulls).mean(0), torch.stack(replicates).mean(0), most=1)
+        return Draws(float("nan"), torch.zeros(0), torch.zeros(0), 0)
+    return Draws(float(torch.stack(values).mean()), torch.stack(nulls).mean(0), torch.stack(replicates).mean(0), used)
 
 
 def _cell(x: Tensor, y: Tensor) -> _Cell:

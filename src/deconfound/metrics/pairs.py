@@ -37,14 +37,8 @@ def pair_sums(x: Tensor, y: Tensor, block: int | None = None) -> PairSums:
     """
     x, y = x - x.detach().mean(0), y - y.detach().mean(0)
     side = block or (_CPU_BLOCK if x.device.type == "cpu" else _GPU_BLOCK)
-    ab, a_rows, b_rows = _BlockedSums.apply(x, y, side)
-    return PairSums(ab, squared_sum(x), squared_sum(y), a_rows, b_rows)
-
-
-def squared_sum(x: Tensor) -> Tensor:
-    """The sum of `|x_i - x_j|²` over all ordered pairs, which has a closed form."""
-    wide = x.double()
-    return 2 * x.shape[0] * (wide - wide.mean(0)).square().sum()
+    (ab, aa, bb), a_rows, b_rows = _BlockedSums.apply(x, y, side)
+    return PairSums(ab, aa, bb, a_rows, b_rows)
 
 
 def distances(x: Tensor, z: Tensor) -> Tensor:
@@ -75,31 +69,36 @@ class _BlockedSums(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, y: Tensor, side: int) -> tuple[Tensor, Tensor, Tensor]:
         ctx.save_for_backward(x, y)
         ctx.side = side
-        n = x.shape[0]
-        ab = torch.zeros((), dtype=torch.float64, device=x.device)
-        a_rows, b_rows = torch.zeros(2, n, dtype=torch.float64, device=x.device)
-        for rows, columns in _blocks(n, side):
+        products = torch.zeros(3, dtype=torch.float64, device=x.device)
+        a_rows, b_rows = torch.zeros(2, x.shape[0], dtype=torch.float64, device=x.device)
+        for rows, columns in _blocks(x.shape[0], side):
             a, b = distances(x[rows], x[columns]), distances(y[rows], y[columns])
             for matrix, sums in ((a, a_rows), (b, b_rows)):
                 sums[rows] += matrix.sum(1, dtype=torch.float64)
                 if columns != rows:
                     sums[columns] += matrix.sum(0, dtype=torch.float64)
-            ab += a.mul_(b).sum(dtype=torch.float64) * (1 if columns == rows else 2)
-        return ab, a_rows, b_rows
+            # The squares have a closed form, but only sums of the same rounded distances cancel where they should.
+            sums = [(a * b), a.square_(), b.square_()]
+            times = 1 if columns == rows else 2
+            products += times * torch.stack([item.sum(dtype=torch.float64) for item in sums])
+        return products, a_rows, b_rows
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, g_ab: Tensor, g_a: Tensor, g_b: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, g_products: Tensor, g_a: Tensor, g_b: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, y = ctx.saved_tensors
         needs_x, needs_y = ctx.needs_input_grad[:2]
-        g_ab, g_a, g_b = g_ab.to(x.dtype), g_a.to(x.dtype), g_b.to(x.dtype)
+        g_ab, g_aa, g_bb = 2 * g_products.to(x.dtype)
+        g_a, g_b = g_a.to(x.dtype), g_b.to(x.dtype)
         dx, dy = torch.zeros_like(x), torch.zeros_like(y)
         for rows, columns in _blocks(x.shape[0], ctx.side):
             a, b = distances(x[rows], x[columns]), distances(y[rows], y[columns])
             if needs_x:
-                _add_gradient(dx, x, rows, columns, a, 2 * g_ab * b + g_a[rows, None] + g_a[columns])
+                weight = g_ab * b + 2 * g_aa * a + g_a[rows, None] + g_a[columns]
+                _add_gradient(dx, x, rows, columns, a, weight)
             if needs_y:
-                _add_gradient(dy, y, rows, columns, b, 2 * g_ab * a + g_b[rows, None] + g_b[columns])
+                weight = g_ab * a + 2 * g_bb * b + g_b[rows, None] + g_b[columns]
+                _add_gradient(dy, y, rows, columns, b, weight)
         return (dx if needs_x else None), (dy if needs_y else None), None
 
 

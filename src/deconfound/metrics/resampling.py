@@ -93,7 +93,7 @@ def interval(value: float, replicates: Tensor, least: float, most: float) -> tup
     """
     tail = (1 - LEVEL) / 2
     finite = replicates[~replicates.isnan()].double()
-    if len(finite) < 2:
+    if len(finite) < 2 or value != value:
         return float("nan"), float("nan")
     ends = torch.quantile(finite - finite.mean(), torch.tensor([tail, 1 - tail], dtype=torch.float64)) + value
     low, high = ends.clamp(least, most).tolist()

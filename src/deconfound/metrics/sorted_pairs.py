@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from deconfound.metrics.pairs import PairSums, squared_sum
+from deconfound.metrics.pairs import PairSums
 
 
 def sorted_pair_sums(x: Tensor, y: Tensor) -> PairSums:
@@ -12,12 +12,13 @@ def sorted_pair_sums(x: Tensor, y: Tensor) -> PairSums:
     With the rows in the order of `x`, `|x_j - x_i| |y_j - y_i|` is `(x_j - x_i)(y_j - y_i)`, with the sign
     turned where `y` descends. So the sum is a closed form less twice the sum over the descending pairs.
     """
-    x, y = (x - x.mean()).double(), (y - y.mean()).double()
+    x, y = x.double() - x.double().mean(), y.double() - y.double().mean()
     order = x.argsort()
     u, v = x[order], y[order]
     all_pairs = len(x) * (u * v).sum() - u.sum() * v.sum()
     ab = 2 * (all_pairs - 2 * _descending_pairs(u, v))
-    return PairSums(ab, squared_sum(x[:, None]), squared_sum(y[:, None]), _row_sums(x), _row_sums(y))
+    aa, bb = (2 * len(x) * column.square().sum() for column in (x, y))
+    return PairSums(ab, aa, bb, _row_sums(x), _row_sums(y))
 
 
 def _row_sums(x: Tensor) -> Tensor:

@@ -1,0 +1,156 @@
+"""Outputs as answers to the labels, and their performance for many weightings of the rows at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deconfound.errors import ShapeError
+from deconfound.metrics.columns import Column, cells_of, column
+from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, interval
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the outputs say about every label, beside the truth; rows without a label have NaN there.
+
+    `right (n,)` is 1 where all labels are met (empty for a numeric label), `groups (n,)` the combination of
+    labels, `scores` one `(n,)` score and one 0/1 truth per label and class, `reading` how the outputs were
+    read.
+    """
+
+    right: Tensor
+    groups: Tensor
+    scores: tuple[tuple[str, Tensor, Tensor], ...]
+    reading: str
+    predicted: Tensor | None = None
+    true: Tensor | None = None
+
+    def take(self, rows: Tensor) -> "Answers":
+        """The answers at these rows."""
+        return Answers(
+            self.right[rows],
+            self.groups[rows],
+            tuple((name, score[rows], positive[rows]) for name, score, positive in self.scores),
+            self.reading,
+            None if self.predicted is None else self.predicted[rows],
+            None if self.true is None else self.true[rows],
+        )
+
+
+def numbers_of(outputs: Any, labels: Sequence[Column], model: str) -> Tensor:
+    """Outputs as `(n, k)` float64; predicted classes given as text become one column per class."""
+    array = outputs.detach().cpu().double().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
+    if array.dtype.kind not in "biuf":
+        levels = labels[0].levels if len(labels) == 1 else ()
+        named = column(f"outputs of {model!r}", array.tolist(), "categorical")
+        classes = levels if set(named.levels) <= set(levels) else named.levels
+        codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
+        array = np.eye(len(classes))[codes]
+    if array.ndim > 2:
+        array = array.reshape(len(array), -1)
+    numbers = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+    if not numbers.isfinite().all():
+        row = int((~numbers.isfinite()).any(1).nonzero()[0, 0])
+        raise ShapeError(f"outputs of {model!r} must be finite; got {numbers[row].tolist()[:3]} in row {row}.")
+    return numbers
+
+
+def answers(outputs: Tensor, labels: Sequence[Column]) -> Answers | None:
+    """Read `outputs (n, k)` as answers: a score per binary label, a score per class, or a predicted quantity.
+
+    None where their number fits neither, as for hidden features.
+    """
+    k = outputs.shape[1]
+    if not labels:
+        return None
+    groups = cells_of(labels)[0]
+    if len(labels) == 1 and labels[0].kind == "numeric":
+        if k != 1:
+            return None
+        reading = f"the output is the predicted {labels[0].name}"
+        return Answers(outputs[:, 0] * 0, groups * 0, (), reading, outputs[:, 0], labels[0].values)
+    if k == len(labels) and all(label.kind == "binary" for label in labels):
+        probabilities = bool(((outputs >= 0) & (outputs <= 1)).all())
+        cut = 0.5 if probabilities else 0.0
+        truth = torch.stack([label.values for label in labels], dim=1)
+        right = ((outputs > cut).double() == truth).all(1).double()
+        scores = tuple((label.name, outputs[:, i], (truth[:, i] == 1).double()) for i, label in enumerate(labels))
+        high = ", ".join(f"{label.name} = {label.levels[1]}" for label in labels)
+        sort = "probabilities" if probabilities else "scores"
+        return Answers(right, groups, scores, f"{sort} above {cut:g} mean {high}")
+    if len(labels) == 1 and k == len(labels[0].levels):
+        label = labels[0]
+        right = (outputs.argmax(1) == label.values).double()
+        chance = _probabilities(outputs)
+        scores = tuple((level, chance[:, i], (label.values == i).double()) for i, level in enumerate(label.levels))
+        order = ", ".join(label.levels)
+        return Answers(right, groups, scores, f"the highest of {k} outputs is the predicted {label.name} ({order})")
+    return None
+
+
+def measures(given: Answers, weights: Tensor) -> dict[str, Tensor]:
+    """Every performance measure `(R,)` for each weighting `(R, n)` of the rows; NaN where a class is absent.
+
+    Accuracy: the weighted share of right rows. Balanced accuracy: the mean of that over the label groups
+    (with several labels the paper's mean of group accuracies). AUC: the mean over labels, or over classes
+    against the rest. For a numeric label: R² and mean absolute error.
+    """
+    weights = weights.double()
+    total = weights.sum(1)
+    if given.predicted is not None and given.true is not None:
+        error = given.true - given.predicted
+        mean = (weights @ given.true) / total
+        spread = weights @ given.true.square() - total * mean.square()
+        return {"r2": 1 - weights @ error.square() / spread, "mean_absolute_error": weights @ error.abs() / total}
+    member = (given.groups[:, None] == torch.unique(given.groups)).double()
+    per_group = (weights @ (given.right[:, None] * member)) / (weights @ member)
+    found = {"accuracy": weights @ given.right / total, "balanced_accuracy": per_group.nanmean(1)}
+    each = [weighted_auc(score, positive, weights) for _, score, positive in given.scores]
+    found["auc"] = torch.stack(each).nanmean(0)
+    return found
+
+
+def weighted_auc(scores: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
+    """`(R,)` area under the ROC curve of `scores (n,)` when row i counts `weights[r, i]` times."""
+    levels, place = torch.unique(scores, return_inverse=True)
+    zeros = weights.new_zeros(len(weights), len(levels))
+    ups = zeros.index_add(1, place, weights * positive)
+    downs = zeros.index_add(1, place, weights * (1 - positive))
+    below = downs.cumsum(1) - downs
+    return (ups * (below + downs / 2)).sum(1) / (ups.sum(1) * downs.sum(1))
+
+
+def performance(
+    given: Answers, units: Tensor, resampling: Resampling, folds: Tensor | None = None
+) -> tuple[Estimate, ...]:
+    """Every measure with its bootstrap interval; AUC within each fold and then averaged where folds are given."""
+    n = len(given.right)
+    drawn = bootstrap_weights(torch.zeros(n), units, resampling.bootstraps, resampling.generator())
+    weights = torch.cat([torch.ones(1, n, dtype=drawn.dtype), drawn])
+    found = measures(given, weights)
+    if folds is not None and "auc" in found:
+        each = [
+            measures(given.take(rows), weights[:, rows])["auc"]
+            for rows in ((folds == fold).nonzero()[:, 0] for fold in torch.unique(folds))
+        ]
+        found["auc"] = torch.stack(each).nanmean(0)
+    out = []
+    for statistic, values in found.items():
+        value = float(values[0])
+        least, most = {"r2": (-float("inf"), 1.0), "mean_absolute_error": (0.0, float("inf"))}.get(
+            statistic, (0.0, 1.0)
+        )
+        low, high = interval(value, values[1:], least, most)
+        out.append(Estimate(statistic, value, n, low, high))
+    return tuple(out)
+
+
+def _probabilities(outputs: Tensor) -> Tensor:
+    """Class probabilities: the outputs themselves where they already are, else their softmax."""
+    sums_to_one = (outputs.sum(1) - 1).abs().max() < 1e-3
+    return outputs if bool(sums_to_one) and bool((outputs >= 0).all()) else outputs.softmax(1)

@@ -1,0 +1,126 @@
+"""What an audit is given, checked and brought into one form before anything is measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
+from deconfound.errors import OptionError, ShapeError, TableError
+from deconfound.metrics.answers import numbers_of
+from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes, tercile_codes
+from deconfound.metrics.diagnostics import Note
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Everything an audit reads, on the rows that have all labels."""
+
+    spaces: dict[str, dict[str, Tensor]]
+    confounds: list[Column]
+    labels: list[Column]
+    groups: Tensor
+    units: Tensor
+    folds: Tensor
+    notes: list[Note]
+    rows: Tensor
+
+
+def read(
+    outputs: Any,
+    features: Any,
+    table: Table,
+    confounds: Sequence[str],
+    labels: Sequence[str],
+    person: str | None,
+    fold: str | None,
+    types: dict[str, str],
+) -> Intake:
+    """Read outputs and table, or say at once everything that is wrong with the columns."""
+    single = [name for name in (person, fold) if name is not None]
+    for role, names in (("confounds", confounds), ("labels", labels)):
+        if isinstance(names, str):
+            raise OptionError(f"{role} must be a list of column names; got {names!r}. Write [{names!r}].")
+    if not confounds:
+        raise OptionError("confounds must name at least one column; got none.")
+    available = column_names(table)
+    faults = absent(confounds, available, "confounds") + absent(labels, available, "labels")
+    faults += absent(single, available, "person and fold")
+    faults += [f"a column must be a confound or a label; got {name!r} as both." for name in confounds if name in labels]
+    if faults:
+        raise TableError(" ".join(faults))
+    columns = read_columns(table, [*confounds, *labels, *single])
+    label_columns = [column(name, columns[name], types.get(name), codes_to=10) for name in labels]
+    confound_columns = [column(name, columns[name], types.get(name)) for name in confounds]
+    notes = [
+        Note("note", name, f"{name} holds {count} distinct whole numbers and is read as a quantity; if they are codes, "
+             f"pass types={{{name!r}: 'categorical'}}.")
+        for name in confounds
+        if name not in types and (count := looks_like_codes(columns[name]))
+    ]  # fmt: skip
+    n = len(columns[confounds[0]])
+    present = torch.ones(n, dtype=torch.bool)
+    for label in label_columns:
+        present &= label.present
+        if missing := int((~label.present).sum()):
+            notes.append(Note("note", "", f"{missing:,} of {n:,} rows have no {label.name} and are left out."))
+    spaces = {"outputs": _models(outputs, label_columns, n, "outputs")}
+    if features is not None:
+        spaces["features"] = _models(features, [], n, "features")
+    rows = present.nonzero()[:, 0]
+    label_columns = [label.take(rows) for label in label_columns]
+    for label in label_columns:
+        if label.kind == "numeric":
+            notes.append(Note("note", "", f"{label.name} is a quantity: within its groups means within its thirds."))
+    return Intake(
+        {space: {model: values[rows] for model, values in models.items()} for space, models in spaces.items()},
+        [item.take(rows) for item in confound_columns],
+        label_columns,
+        _groups(label_columns, len(rows)),
+        _codes(columns, person, n)[rows] if person else torch.arange(len(rows)),
+        _codes(columns, fold, n)[rows],
+        notes,
+        rows,
+    )
+
+
+def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, Tensor]:
+    models = dict(given) if isinstance(given, Mapping) else {"model": given}
+    if not models:
+        raise OptionError(f"{space} must hold at least one model; got none.")
+    out = {str(model): numbers_of(values, labels, str(model)) for model, values in models.items()}
+    for model, values in out.items():
+        if len(values) != n:
+            raise ShapeError(
+                f"{space} of {model!r} must have one row per row of the table; got {len(values)} for {n}. "
+                "Bring both into the same rows and order."
+            )
+    return out
+
+
+def _groups(labels: list[Column], n: int) -> Tensor:
+    """`(n,)` codes of the combinations of labels, a quantity being cut into thirds."""
+    if not labels:
+        return torch.zeros(n, dtype=torch.long)
+    parts = []
+    for label in labels:
+        if label.kind == "numeric":
+            codes, names = tercile_codes(label.values)
+            label = Column(label.name, "categorical", codes.double(), names)
+        parts.append(label)
+    return cells_of(parts)[0]
+
+
+def _codes(columns: dict[str, NDArray[Any]], name: str | None, n: int) -> Tensor:
+    """`(n,)` codes of the distinct values of a column that must be full; zeros without one."""
+    if name is None:
+        return torch.zeros(n, dtype=torch.long)
+    empty = [row for row, value in enumerate(columns[name].tolist()) if is_missing(value)]
+    if empty:
+        raise TableError(f"column {name!r} must have a value in every row; got none {in_rows(empty)}.")
+    codes = np.unique(columns[name].astype(str), return_inverse=True)[1]
+    return torch.from_numpy(codes.astype(np.int64))
