@@ -9,17 +9,52 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deconfound.design import Design, Interaction, Polynomial, Spline
+    from deconfound.layers import (
+        MDN,
+        PMDN,
+        RMDN,
+        AlternatingPMDN,
+        JointPMDN,
+        alternating_step,
+        frozen_statistics,
+        split_parameters,
+    )
+    from deconfound.surgery import normalize
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "errors": "deconfound.errors",
     "Design": "deconfound.design",
     "Interaction": "deconfound.design",
     "Polynomial": "deconfound.design",
     "Spline": "deconfound.design",
+    "MDN": "deconfound.layers",
+    "PMDN": "deconfound.layers",
+    "RMDN": "deconfound.layers",
+    "AlternatingPMDN": "deconfound.layers",
+    "JointPMDN": "deconfound.layers",
+    "alternating_step": "deconfound.layers",
+    "frozen_statistics": "deconfound.layers",
+    "split_parameters": "deconfound.layers",
+    "normalize": "deconfound.surgery",
 }
 
-__all__ = ["Design", "Interaction", "Polynomial", "Spline"]
+__all__ = [
+    "MDN",
+    "PMDN",
+    "RMDN",
+    "AlternatingPMDN",
+    "Design",
+    "Interaction",
+    "JointPMDN",
+    "Polynomial",
+    "Spline",
+    "alternating_step",
+    "frozen_statistics",
+    "normalize",
+    "split_parameters",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -85,9 +85,7 @@ def _natural_cubic(x: NDArray[np.float64], knots: NDArray[np.float64]) -> NDArra
 
     last, before = knots[-1], knots[-2]
     curves = [
-        cubed(knot)
-        - cubed(before) * (last - knot) / (last - before)
-        + cubed(last) * (before - knot) / (last - before)
+        cubed(knot) - cubed(before) * (last - knot) / (last - before) + cubed(last) * (before - knot) / (last - before)
         for knot in knots[:-2]
     ]
     return np.concatenate([x, *(curve / (last - knots[0]) ** 2 for curve in curves)], axis=1)
@@ -112,9 +110,7 @@ def _knots(term: Spline, codecs: Mapping[str, Codec], coded: Mapping[str, Coded]
 def _require_numeric(term: Polynomial | Spline, codecs: Mapping[str, Codec]) -> None:
     codec = codecs[term.column]
     if not isinstance(codec, NumericCodec):
-        raise TableError(
-            f"{term} must stand on a numeric column; got {term.column!r}, which is {codec.kind}."
-        )
+        raise TableError(f"{term} must stand on a numeric column; got {term.column!r}, which is {codec.kind}.")
 
 
 def _units(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, ...]) -> NDArray[np.float64]:

@@ -39,6 +39,12 @@ class Coded:
         """`(n, k)`: one row per row of the table."""
         return self.distinct if self.index is None else self.distinct[self.index]
 
+    def part(self, rows: slice) -> Coded:
+        """The same for a run of rows."""
+        if self.index is None:
+            return Coded(self.distinct[rows], None, self.missing)
+        return Coded(self.distinct, self.index[rows], self.missing)
+
 
 @dataclass(frozen=True)
 class NumericCodec:
@@ -77,9 +83,7 @@ class LevelCodec:
     def encode(self, values: NDArray[Any], unseen: Policy) -> Coded:
         """`(n, levels − 1)`: 1 where the row has the level, 0 elsewhere."""
         lookup = {level: code for code, level in enumerate(self.levels)}
-        codes = np.fromiter(
-            (lookup.get(value, -1) for value in values.tolist()), dtype=np.intp, count=len(values)
-        )
+        codes = np.fromiter((lookup.get(value, -1) for value in values.tolist()), dtype=np.intp, count=len(values))
         unknown = np.flatnonzero(codes < 0)
         empty = np.array([is_missing(values[row]) for row in unknown], dtype=bool)
         strangers = unknown[~empty]
@@ -226,11 +230,7 @@ def check_types(types: dict[str, Kind], columns: list[str]) -> list[str]:
         for name, kind in types.items()
         if kind not in KINDS
     ]
-    faults += [
-        f"types must name columns of confounds or keep; got {name!r}."
-        for name in types
-        if name not in columns
-    ]
+    faults += [f"types must name columns of confounds or keep; got {name!r}." for name in types if name not in columns]
     return faults
 
 

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from deconfound.design import serialise
 from deconfound.design.basis import fit_term
 from deconfound.design.codecs import (
+    Coded,
     Kind,
     LevelCodec,
     Policy,
@@ -27,6 +28,9 @@ from deconfound.design.table import Table, absent, column_names, read_columns
 from deconfound.design.terms import Interaction, Polynomial, Spline, Term, as_term, sources
 from deconfound.design.whitening import whiten
 from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
+
+# Blocks of rows that stay in cache while their columns are filled one term after the other.
+ROWS_AT_ONCE = 8192
 
 
 class Design:
@@ -68,9 +72,7 @@ class Design:
             raise OptionError("confounds must name at least one column; got none.")
         both = sorted(set(map(str, self.confounds)) & set(map(str, self.keep)))
         if both:
-            raise OptionError(
-                f"a column must be either removed or kept; got {both[0]!r} in confounds and in keep."
-            )
+            raise OptionError(f"a column must be either removed or kept; got {both[0]!r} in confounds and in keep.")
         check_policy("missing", missing)
         check_policy("unseen", unseen)
         faults = check_types(self.types, self._sources(self.confounds + self.keep))
@@ -93,9 +95,7 @@ class Design:
         if rows < 2:
             raise TableError(f"a design must be fitted on at least 2 rows; got {rows}.")
         forced: dict[str, Kind] = {**dict.fromkeys(self._curved(), "numeric"), **self.types}
-        codecs = {
-            name: fit_codec(name, values, forced.get(name), self.missing) for name, values in columns.items()
-        }
+        codecs = {name: fit_codec(name, values, forced.get(name), self.missing) for name, values in columns.items()}
         coded = {name: codecs[name].encode(values, "error") for name, values in columns.items()}
         confounds = tuple(fit_term(term, codecs, coded) for term in self.confounds)
         keep = tuple(fit_term(term, codecs, coded) for term in self.keep)
@@ -132,16 +132,21 @@ class Design:
             if coded[name].missing.size and self.missing == "error":
                 raise missing_value(name, coded[name].missing)
         metadata = np.empty((len(columns[names[0]]), len(self.columns)), dtype)
-        start = 0
+        for first in range(0, len(metadata), ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            self._fill(metadata[rows], {name: column.part(rows) for name, column in coded.items()})
+        return metadata
+
+    def _fill(self, metadata: NDArray[Any], coded: Mapping[str, Coded]) -> None:
+        fitted, start = self._require_fit(), 0
         for term in fitted.confounds + fitted.keep:
             block = metadata[:, start : start + len(term.labels)]
             start += len(term.labels)
             if all(name in coded for name in sources(term.term)):
                 known = term in fitted.confounds or self.missing == "mean"
-                block[:] = term.standardise(coded, 0.0 if known else np.nan, dtype)
+                block[:] = term.standardise(coded, 0.0 if known else np.nan, metadata.dtype)
             else:
                 block[:] = np.nan
-        return metadata
 
     def diagnose(self) -> Diagnosis:
         """How much of each keep column the confounds already explain, overlaps, and levels with few rows.
@@ -236,11 +241,7 @@ class Design:
     def _curved(self) -> list[str]:
         """Columns that a term bends, and which therefore are quantities."""
         terms = self.confounds + self.keep
-        simple = [
-            factor
-            for term in terms
-            for factor in (term.factors if isinstance(term, Interaction) else (term,))
-        ]
+        simple = [factor for term in terms for factor in (term.factors if isinstance(term, Interaction) else (term,))]
         return [term.column for term in simple if isinstance(term, Polynomial | Spline)]
 
     def _require_fit(self) -> Fitted:

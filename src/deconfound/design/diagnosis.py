@@ -66,9 +66,7 @@ class Diagnosis:
                     "what is removed and what is kept cannot be told apart"
                 )
         lines += [f"{pair.first} and {pair.second} overlap: R² {pair.r2:.2f}" for pair in self.overlaps]
-        lines += [
-            f"{small.column} has only {small.rows} rows at {small.level}" for small in self.small_levels
-        ]
+        lines += [f"{small.column} has only {small.rows} rows at {small.level}" for small in self.small_levels]
         return "\n".join(lines) or "nothing to report: no keep columns, no overlaps, no small levels"
 
 

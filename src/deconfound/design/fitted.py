@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -46,7 +47,7 @@ class Fitted:
     gram: NDArray[np.float64]
     whitening: Whitening
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """Every column of the metadata, `[C | L]`."""
         white = self.whitening

@@ -38,8 +38,7 @@ class Polynomial:
     def __post_init__(self) -> None:
         if self.degree < 2:
             raise OptionError(
-                f"Polynomial degree must be at least 2; got {self.degree}. "
-                f"Write {self.column!r} for a straight line."
+                f"Polynomial degree must be at least 2; got {self.degree}. Write {self.column!r} for a straight line."
             )
 
     def __str__(self) -> str:
@@ -101,8 +100,7 @@ class Interaction:
     def __init__(self, *factors: str | Simple) -> None:
         if len(factors) < 2:
             raise OptionError(
-                f"Interaction must have at least two factors; got {len(factors)}. "
-                "Write Interaction('age', 'sex')."
+                f"Interaction must have at least two factors; got {len(factors)}. Write Interaction('age', 'sex')."
             )
         object.__setattr__(self, "factors", tuple(_simple(factor) for factor in factors))
 
@@ -118,9 +116,7 @@ def _simple(value: str | Simple) -> Simple:
         return Linear(value)
     if isinstance(value, Linear | Polynomial | Spline):
         return value
-    raise OptionError(
-        f"a factor of Interaction must be a column name, a Polynomial or a Spline; got {value!r}."
-    )
+    raise OptionError(f"a factor of Interaction must be a column name, a Polynomial or a Spline; got {value!r}.")
 
 
 def as_term(value: object, role: str) -> Term:
@@ -129,9 +125,7 @@ def as_term(value: object, role: str) -> Term:
         return value
     if isinstance(value, str | Linear | Polynomial | Spline):
         return _simple(value)
-    raise OptionError(
-        f"{role} must hold column names or terms (Polynomial, Spline, Interaction); got {value!r}."
-    )
+    raise OptionError(f"{role} must hold column names or terms (Polynomial, Spline, Interaction); got {value!r}.")
 
 
 def sources(term: Term) -> tuple[str, ...]:

@@ -1,0 +1,109 @@
+"""The arithmetic of metadata normalisation: pure functions on tensors, no state.
+
+Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the training table; removal `c`
+`(n, q_C)`, the confounds in the same white units; coefficients `(q, d)`, of which the first `q_C` rows belong
+to the confounds. `docs/theory.md` derives each formula.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a batch tells about its regression: enough for every estimator, and summable over processes.
+
+    Attributes:
+        gram: `RᵀR`, `(q, q)`.
+        cross: `Rᵀf`, `(q, d)`.
+        rows: How many rows took part, a scalar.
+    """
+
+    gram: Tensor
+    cross: Tensor
+    rows: Tensor
+
+
+def residualize(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tensor:
+    """`r = f − c β_C`: the features without the part that the confounds explain.
+
+    Args:
+        features: `(n, d)`, or `(n, d, positions)` with one coefficient for all positions.
+        removal: `(n, q_C)`.
+        coefficients: `(q_C, d)`.
+    """
+    effect = removal @ coefficients
+    return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
+
+
+def penalty(features: Tensor, regressors: Tensor, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
+    """`½ Σ_features mean_samples (f − Rβ)²`: Eq. 7 scaled so that SGD with rate η is the one-pass step."""
+    errors = (features - regressors @ coefficients).square().sum(-1)
+    if weights is None:
+        return 0.5 * errors.mean()
+    return 0.5 * (weights * errors).sum() / weights.sum().clamp(min=1)
+
+
+def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None) -> Moments:
+    """Sum `RᵀR` and `Rᵀf` over the rows of a batch; rows of weight 0 take no part."""
+    weighted = regressors if weights is None else regressors * weights.unsqueeze(-1)
+    rows = weights.sum() if weights is not None else regressors.new_tensor(float(len(regressors)))
+    return Moments(weighted.T @ regressors, weighted.T @ features, rows)
+
+
+def innovation(coefficients: Tensor, batch: Moments) -> Tensor:
+    """`Rᵀ(f − Rβ) / n`, the negative gradient of the penalty: what the batch says β should move by."""
+    return (batch.cross - batch.gram @ coefficients) / batch.rows.clamp(min=1)
+
+
+def cap_step(step: Tensor, batch: Moments) -> Tensor:
+    """Keep a step below `1 / λmax` of the batch's Gram matrix, beyond which the descent overshoots."""
+    return torch.minimum(step, 1 / eigenvalue_bound(batch.gram / batch.rows.clamp(min=1)))
+
+
+def eigenvalue_bound(gram: Tensor) -> Tensor:
+    """An upper bound of λmax of a Gram matrix: `min(‖G‖_F, 1 + ‖G − I‖_F)`.
+
+    The first is exact for one sample, the second for a white batch; an eigenvalue solver would make a GPU wait.
+    """
+    away = gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    size: Tensor = torch.linalg.matrix_norm(gram).clamp(min=torch.finfo(gram.dtype).tiny)
+    near_white: Tensor = 1 + torch.linalg.matrix_norm(away)
+    return torch.minimum(size, near_white)
+
+
+def least_squares(batch: Moments) -> Tensor:
+    """`(RᵀR)⁺ Rᵀf`: the exact fit on a batch; the smallest one where the batch leaves directions open."""
+    tolerance = len(batch.gram) * torch.finfo(batch.gram.dtype).eps
+    inverse: Tensor = torch.linalg.pinv(batch.gram, rtol=tolerance, hermitian=True)
+    return inverse @ batch.cross
+
+
+def recursive_update(
+    coefficients: Tensor, information: Tensor, weight: Tensor, batch: Moments, forgetting: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One block of recursive least squares, solved in `q × q`.
+
+    With `s ← λⁿ s + n` and `A ← (λⁿ s A + RᵀR) / s`, the coefficients move by `A⁻¹ Rᵀ(f − Rβ) / s`. For
+    λ = 1 they are those of ridge least squares on every sample seen, whatever the batches were.
+
+    Args:
+        coefficients: `(q, d)`.
+        information: `A`, `(q, q)`: the mean of `RᵀR` over the samples that still count.
+        weight: `s`, a scalar: how many samples still count.
+        batch: The new samples.
+        forgetting: λ, per sample.
+
+    Returns:
+        The new coefficients, information and weight.
+    """
+    kept = weight * forgetting**batch.rows
+    total = kept + batch.rows
+    information = (kept * information + batch.gram) / total
+    innovation = (batch.cross - batch.gram @ coefficients) / total
+    move, _ = torch.linalg.solve_ex(information, innovation)  # the checked solver makes a GPU wait
+    return coefficients + move, information, total

@@ -1,0 +1,85 @@
+"""How far a running average should move towards a new batch: a gain that measures drift and noise itself.
+
+An average `m` follows a mean `μ` that drifts. Sample i says that `m` should move by `v_i`, which is `μ − m` plus noise
+of variance N. If `μ − m` has squared size E, then moving by η times the mean of n such votes leaves
+`(1 − η)² E + η² N / n`, which is least at
+
+    η = E / (E + N / n) = n ρ / (1 + (n − 1) ρ),   ρ = E / (E + N)
+
+ρ is the correlation between the votes of two samples, and is measured as their mean cosine, over all pairs within a
+batch and all pairs with samples of the recent past. Cosines have no units and no outliers. For a mean that stands
+still ρ falls like 1 / samples and η is the plain average; when the mean moves the votes agree, and the average
+forgets. Nothing is left to tune.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Samples over which ρ is averaged and votes are remembered: few enough to notice a drift soon.
+WINDOW = 300.0
+# And at least so many batches.
+BATCHES = 5.0
+# The plain average never reaches further back than this many samples.
+LONGEST = 20_000.0
+# ρ is measured on at most so many features, evenly spaced.
+MEASURED_FEATURES = 1024
+
+
+class GainState(NamedTuple):
+    """What the gain remembers, all of it tensors.
+
+    Attributes:
+        agreement: ρ, a scalar.
+        samples: Samples seen, a scalar, at most `LONGEST`.
+        step: How far one sample has moved the average lately, η / n, a scalar.
+        trend: Mean of recent votes of length one, `(q, measured features)`.
+    """
+
+    agreement: Tensor
+    samples: Tensor
+    step: Tensor
+    trend: Tensor
+
+
+def new_state(directions: int, features: int) -> GainState:
+    """The state before the first batch, whose gain is 1."""
+    trend = torch.zeros(directions, len(range(0, features, stride(features))))
+    return GainState(torch.zeros(()), torch.zeros(()), torch.zeros(()), trend)
+
+
+def stride(features: int) -> int:
+    """Every how many features one is measured."""
+    return max(1, features // MEASURED_FEATURES)
+
+
+def adaptive_gain(state: GainState, votes: Tensor, rows: Tensor) -> tuple[Tensor, GainState]:
+    """The gain for a batch, and the state after it.
+
+    Args:
+        state: What earlier batches said.
+        votes: `Σ_i v̂_i`, the summed votes of length one over the measured features, `(q, measured features)`.
+        rows: n, a scalar.
+    """
+    others = (rows - 1).clamp(min=0)
+    within = (votes.square().sum() - rows) / (rows * others).clamp(min=1)
+    # A vote has moved the average by `step` times itself, so what later samples say is less by what is left of that.
+    undone = state.step / (1 + state.step * WINDOW)
+    across = (votes * state.trend).sum() / rows.clamp(min=1) + undone
+    past = state.samples.clamp(max=WINDOW)
+    pairs = (others / 2 + past).clamp(min=1)
+    measured = torch.where(state.samples + others > 0, (others / 2 * within + past * across) / pairs, 1.0)
+
+    average = rows / (state.samples + rows).clamp(min=1)
+    recent = torch.maximum(average, (rows / WINDOW).clamp(max=1 / BATCHES))
+    agreement = torch.lerp(state.agreement, measured, recent)
+    rho = agreement.clamp(min=0, max=1)
+    gain = torch.maximum(rows * rho / (1 + others * rho), average)
+
+    forget = torch.maximum(average, (rows / WINDOW).clamp(max=1))
+    trend = torch.lerp(state.trend, votes / rows.clamp(min=1), forget)
+    samples = (state.samples + rows).clamp(max=LONGEST)
+    return gain, GainState(agreement, samples, gain / rows.clamp(min=1), trend)

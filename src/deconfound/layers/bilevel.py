@@ -1,0 +1,133 @@
+"""The network's gradient when β follows the features: the answer to the paper's bi-level problem.
+
+For white regressors `β_C = E[z_C f]`, so a feature moves the loss directly and through β:
+
+    ∂L/∂f_j = g_j − z_jᵀ S / n,   S = E_i[c_i ĝ_i],   g_i = ∂L/∂r_i,   ĝ_i = n g_i
+
+S is a property of the whole distribution and is averaged over batches like β. `ĝ` does not depend on the batch
+size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a schedule or
+a GradScaler may change at any step, so S is kept in units of the gradients' running size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deconfound.gain import GainState, adaptive_gain, stride
+from deconfound.layers.sync import add_tensors
+
+# A change of the gradients' size by this factor, and by this many times their usual spread, is a change of
+# the loss scale rather than noise.
+JUMP = 1.4
+SPREADS = 6.0
+# So that one change of scale by a thousand does not pass for a wide spread.
+LARGEST_DEVIATION = 2.0
+
+
+class Response(NamedTuple):
+    """The buffers that backward reads and writes.
+
+    Attributes:
+        mean: S in units of `exp(scale)`, `(q_C, d)`.
+        scale: Logarithm of the running size of ĝ, a scalar.
+        spread: Mean absolute deviation of that logarithm from batch to batch, times √n, a scalar.
+        gain: How far S moves towards a new batch.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    spread: Tensor
+    gain: GainState
+
+
+def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor | None) -> Response:
+    """Take in one batch of ĝ.
+
+    Args:
+        response: The state so far.
+        gradient: ĝ, `(n, d)`.
+        removal: c, `(n, q_C)`.
+        rate: A fixed share of this batch in S; None for the adaptive gain.
+    """
+    rows = removal.new_tensor(float(len(gradient)))
+    rows, square, total = add_tensors(rows, gradient.square().sum(), removal.T @ gradient)
+    size = (square / (rows * gradient.shape[1])).sqrt()
+    finite = torch.isfinite(size)
+    started = response.gain.samples > 0
+
+    change = torch.where(finite & (size > 0), size.log() - response.scale, 0.0)
+    jumped = change.abs() > (SPREADS * response.spread / rows.sqrt()).clamp(min=math.log(JUMP))
+    weight = (rows / (response.gain.samples + rows)).clamp(min=0.02)
+    scale = response.scale + torch.where(jumped | ~started, change, weight * change)
+    deviation = change.abs().clamp(max=LARGEST_DEVIATION) * rows.sqrt()
+    spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
+
+    in_units = gradient * (-scale).exp()
+    adaptive, gain = adaptive_gain(response.gain, *_votes(response.mean, in_units, removal))
+    moved = total * (-scale).exp() / rows - response.mean
+    mean = response.mean + (adaptive if rate is None else rate) * moved
+    new = Response(mean, scale, spread, gain)
+    return _where(finite, new, response)
+
+
+def _votes(mean: Tensor, gradient: Tensor, removal: Tensor) -> tuple[Tensor, Tensor]:
+    """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features; and the count."""
+    part = slice(None, None, stride(gradient.shape[1]))
+    gradient, mean = gradient[:, part], mean[:, part]
+    squared = removal.square().sum(1) * gradient.square().sum(1)
+    squared = squared - 2 * ((removal @ mean) * gradient).sum(1) + mean.square().sum()
+    lengths = squared.clamp(min=torch.finfo(squared.dtype).tiny).rsqrt()
+    votes = (removal * lengths.unsqueeze(1)).T @ gradient - lengths.sum() * mean
+    votes, rows = add_tensors(votes, removal.new_tensor(float(len(gradient))))
+    return votes, rows
+
+
+def _where(condition: Tensor, new: Response, old: Response) -> Response:
+    gain = GainState(*(torch.where(condition, a, b) for a, b in zip(new.gain, old.gain, strict=True)))
+    mean, scale, spread = (torch.where(condition, a, b) for a, b in zip(new[:3], old[:3], strict=True))
+    return Response(mean, scale, spread, gain)
+
+
+class BilevelResidual(torch.autograd.Function):
+    """`f − c β_C` forward; in backward the gradient that also goes through β."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        effect: Tensor,
+        removal: Tensor,
+        regressors: Tensor,
+        rate: Tensor | None,
+        update: bool,
+        *response: Tensor,
+    ) -> Tensor:
+        """Subtract `effect` from `x`, `(n, d)` or `(n, d, positions)`; see `follow` for the rest."""
+        ctx.save_for_backward(removal, regressors)
+        ctx.rate = rate
+        ctx.update = update
+        ctx.response = response
+        return x - (effect if x.ndim == 2 else effect.unsqueeze(-1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Add the way through β to the gradient."""
+        removal, regressors = ctx.saved_tensors
+        (gradient,) = gradients
+        n, positions = len(gradient), gradient[0, 0].numel()
+        mean, scale, spread, *gain = ctx.response
+        response = Response(mean, scale, spread, GainState(*gain))
+        summed = gradient if gradient.ndim == 2 else gradient.sum(-1)
+        new = follow(response, summed * n, removal, ctx.rate)
+        if ctx.update:
+            for buffer, value in zip(ctx.response, (*new[:3], *new.gain), strict=True):
+                buffer.copy_(value)
+        else:
+            new = response
+        through_beta = (regressors @ new.mean) * (new.scale.exp() / (n * positions))
+        total = gradient - (through_beta if gradient.ndim == 2 else through_beta.unsqueeze(-1))
+        return (total, *[None] * (5 + len(ctx.response)))

@@ -1,0 +1,118 @@
+"""MDN: β by least squares on each batch (Lu et al. 2021; Eq. 3 and 4 of the PMDN paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from deconfound.design import Design
+from deconfound.errors import OptionError
+from deconfound.functional import least_squares, moments, residualize
+from deconfound.layers.base import MetadataLayer, Share
+from deconfound.layers.rows import Rows
+from deconfound.layers.sync import add_moments
+
+
+class MDN(MetadataLayer):
+    """Metadata normalisation by least squares on the batch, with gradients through the fit.
+
+    `r = f − c β_C`, where β is fitted anew on each training batch and a running mean of it is used in eval:
+
+    - `gram="training"`, the paper's Eq. 4: `β = (N/b) (MᵀM)⁻¹ Σ_batch m_i f_i` with the Gram matrix of the
+      training table, which is `N · I` for white metadata, and the actual batch size b.
+    - `gram="batch"`, Eq. 3 on the batch: exact least squares with an intercept.
+
+    Train and eval differ, and the more so the smaller the batch: see `PMDN` for the cure.
+
+    Differs from the paper: b is the number of rows really in the batch; the running mean of β is corrected for
+    its start at zero; features are centred first (`center`).
+
+    Args:
+        design: A fitted design.
+        feature_shape: The shape of one sample's features.
+        gram: Which Gram matrix is inverted. The training table's is the paper's; the batch's is exact but
+            takes a batch of many more rows than metadata columns.
+        center: Subtract the running mean of the features before Eq. 4 and not after. `False` is literal: a
+            feature mean of a few sd then ruins small batches. Without effect for `gram="batch"`.
+        momentum: Weight of the newest batch in the running means.
+        share: See `MetadataLayer`.
+        channel_axis: See `MetadataLayer`.
+
+    Example:
+        >>> import torch, deconfound as dc
+        >>> table = {"age": [61.0, 70.0, 78.0, 55.0]}
+        >>> design = dc.Design(confounds=["age"]).fit(table)
+        >>> layer = dc.MDN(design, 1, gram="batch")
+        >>> features = 0.5 * torch.tensor(table["age"])[:, None] + 3
+        >>> layer(features, design.encode(table)).ravel()  # the mean stays, the effect of age is gone
+        tensor([36., 36., 36., 36.])
+    """
+
+    beta: Tensor
+    mean: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        design: Design,
+        feature_shape: int | Sequence[int | None],
+        *,
+        gram: Literal["training", "batch"] = "training",
+        center: bool = True,
+        momentum: float = 0.1,
+        share: Share | None = None,
+        channel_axis: int = 1,
+    ) -> None:
+        if gram not in ("training", "batch"):
+            raise OptionError(f"gram must be 'training' or 'batch'; got {gram!r}.")
+        if not 0 < momentum <= 1:
+            raise OptionError(f"momentum must lie in (0, 1]; got {momentum}.")
+        super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
+        self.gram = gram
+        self.center = center
+        self.momentum = momentum
+        self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
+        self.register_buffer("mean", torch.zeros(self.coefficient_shape))
+        self.register_buffer("batches", torch.zeros(()))
+
+    def _beta(self) -> Tensor:
+        return self._corrected(self.beta.reshape(self._directions, -1))
+
+    def _corrected(self, running: Tensor) -> Tensor:
+        """Undo the running mean's start at zero."""
+        weight = 1 - (1 - self.momentum) ** self.batches
+        return running / weight.clamp(min=torch.finfo(running.dtype).tiny)
+
+    def _train(self, x: Tensor, rows: Rows) -> Tensor:
+        assert rows.regressors is not None
+        features = x.mean(-1) if x.ndim == 3 else x
+        batch = add_moments(moments(features, rows.regressors, rows.weights))
+        count = batch.rows.clamp(min=1)
+        if self._may_update():
+            self._follow(self.mean, batch.cross[-1] / count, batch.cross)
+        if self.gram == "batch":
+            beta = least_squares(batch)
+        else:
+            shift = self._corrected_mean() if self.center else torch.zeros_like(batch.cross[-1])
+            # The last regressor is 1: its row of the Gram matrix holds the sums of the others.
+            beta = (batch.cross - batch.gram[:, -1:] * shift) / count
+        if self._may_update():
+            self._follow(self.beta, beta, batch.cross)
+            finite = torch.isfinite(batch.cross).all()
+            self.batches.add_(finite.to(self.batches.dtype))
+            self._count_skip(finite)
+        return residualize(x, rows.removal, beta[: rows.removal.shape[1]])
+
+    def _corrected_mean(self) -> Tensor:
+        """The running mean, this batch included; it is a constant of the fit."""
+        ahead = self.batches + (1 if self._may_update() else 0)
+        weight = (1 - (1 - self.momentum) ** ahead).clamp(min=torch.finfo(self.mean.dtype).tiny)
+        return self.mean.reshape(-1) / weight
+
+    def _follow(self, running: Tensor, value: Tensor, cross: Tensor) -> None:
+        finite = torch.isfinite(cross).all()
+        moved = torch.lerp(running, value.detach().reshape(running.shape).to(running), self.momentum)
+        running.copy_(torch.where(finite, moved, running))

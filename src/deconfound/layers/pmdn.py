@@ -1,0 +1,154 @@
+"""PMDN: β by descent on the penalty, inside the forward pass (the paper's method in one pass)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from deconfound.design import Design
+from deconfound.errors import OptionError
+from deconfound.functional import Moments, cap_step, innovation, moments, residualize
+from deconfound.gain import GainState, adaptive_gain, new_state, stride
+from deconfound.layers.base import MetadataLayer, Share
+from deconfound.layers.bilevel import BilevelResidual
+from deconfound.layers.rows import Rows
+from deconfound.layers.sync import add_tensors
+
+
+class PMDN(MetadataLayer):
+    """Metadata normalisation whose coefficients are learned on all samples, in one forward and one backward pass.
+
+    In training each forward takes one descent step on the penalty `½ ‖f − b₀ − Mβ‖² / n` from the features as
+    they are, then returns `r = f − c β_C` with the new β:
+
+        β ← β + η Rᵀ(f − Rβ) / n
+
+    η is a gain that measures noise and drift (`deconfound.gain`): an average over all samples while features stand
+    still, a short memory while the network learns fast, whatever the batch size from 1 up; and at most
+    1 / λmax(RᵀR / n), so that a rare level cannot make it overshoot. Eval uses the same β for any number of samples.
+
+    Differs from the paper: Algorithm 1's two passes are one (`AlternatingPMDN` is the literal form; both give
+    the same β and, with `gradient="frozen"`, the same network gradients); metadata are white; an intercept is
+    fitted and never subtracted; and the network's gradient goes through β.
+
+    With a weighted sampler β describes the sampled distribution.
+
+    Args:
+        design: A fitted design.
+        feature_shape: The shape of one sample's features.
+        gradient: "bilevel" lets the network's gradient account for β following the features, which the
+            paper's bi-level problem asks for; "frozen" takes β as a constant, as the paper's Algorithm 1 does:
+            where label and confound are strongly tied, features then run away and training collapses.
+        step: "adaptive" is the gain above. "average" is `η = n / samples seen`, for features that do not
+            change. A number is a fixed η. All are capped by 1 / λmax.
+        share: See `MetadataLayer`.
+        channel_axis: See `MetadataLayer`.
+
+    Example:
+        >>> import torch, deconfound as dc
+        >>> table = {"age": [61.0, 70.0, 78.0, 55.0]}
+        >>> design = dc.Design(confounds=["age"]).fit(table)
+        >>> layer = dc.PMDN(design, 1)
+        >>> features = 0.5 * torch.tensor(table["age"])[:, None] + 3
+        >>> layer(features, design.encode(table)).ravel()  # the mean stays, the effect of age is gone
+        tensor([36., 36., 36., 36.])
+        >>> layer.eval()(features[:1], design.encode({"age": [61.0]})).item()
+        36.0
+    """
+
+    beta: Tensor
+    response: Tensor
+    response_scale: Tensor
+    response_spread: Tensor
+
+    def __init__(
+        self,
+        design: Design,
+        feature_shape: int | Sequence[int | None],
+        *,
+        gradient: Literal["bilevel", "frozen"] = "bilevel",
+        step: float | Literal["adaptive", "average"] = "adaptive",
+        share: Share | None = None,
+        channel_axis: int = 1,
+    ) -> None:
+        if gradient not in ("bilevel", "frozen"):
+            raise OptionError(f"gradient must be 'bilevel' or 'frozen'; got {gradient!r}.")
+        if step not in ("adaptive", "average") and not (isinstance(step, int | float) and 0 < step <= 1):
+            raise OptionError(f"step must be 'adaptive', 'average' or a number in (0, 1]; got {step!r}.")
+        super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
+        self.gradient = gradient
+        self.step = step
+        self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
+        self._register_gain("gain", self._directions)
+        if gradient == "bilevel":
+            self.register_buffer("response", torch.zeros(design.confound_directions, *self.coefficient_shape))
+            self.register_buffer("response_scale", torch.zeros(()))
+            self.register_buffer("response_spread", torch.zeros(()))
+            self._register_gain("response_gain", design.confound_directions)
+
+    def _register_gain(self, prefix: str, directions: int) -> None:
+        for name, value in new_state(directions, self._features)._asdict().items():
+            self.register_buffer(f"{prefix}_{name}", value)
+
+    def _gain(self, prefix: str) -> GainState:
+        return GainState(*(self.get_buffer(f"{prefix}_{name}") for name in GainState._fields))
+
+    def _beta(self) -> Tensor:
+        return self.beta.reshape(self._directions, self._features)
+
+    def _train(self, x: Tensor, rows: Rows) -> Tensor:
+        assert rows.regressors is not None
+        update = self._may_update()
+        rate = self._learn(x.detach(), rows) if update else None
+        confounds = rows.removal.shape[1]
+        beta = self._beta()[:confounds]
+        if self.gradient == "frozen":
+            return residualize(x, rows.removal, beta.clone())
+        regressors = rows.regressors[:, :confounds]
+        if rows.weights is not None:
+            regressors = regressors * (rows.weights / rows.weights.mean().clamp(min=1e-6)).unsqueeze(-1)
+        buffers = (self.response.view(confounds, self._features), self.response_scale, self.response_spread)
+        fixed = None if self.step == "adaptive" else rate
+        residual: Tensor = BilevelResidual.apply(
+            x, rows.removal @ beta, rows.removal, regressors, fixed, update, *buffers, *self._gain("response_gain")
+        )
+        return residual
+
+    @torch.no_grad()
+    def _learn(self, x: Tensor, rows: Rows) -> Tensor:
+        """One step on the penalty; returns the share of this batch in the running averages."""
+        assert rows.regressors is not None
+        features = x.mean(-1) if x.ndim == 3 else x
+        beta = self._beta()
+        local = moments(features, rows.regressors, rows.weights)
+        gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, rows))
+        batch = Moments(gram, cross, count)
+        state = self._gain("gain")
+        rate, new = adaptive_gain(state, votes, count)
+        if self.step == "average":
+            rate = count / (state.samples + count).clamp(min=1)
+        elif self.step != "adaptive":
+            rate = torch.full_like(rate, float(self.step))
+        step = cap_step(rate, batch)
+        new = new._replace(step=step / count.clamp(min=1))
+        stepped = beta + step * innovation(beta, batch)
+        finite = torch.isfinite(stepped).all()
+        usable = finite & (count > 0)
+        self.beta.copy_(torch.where(usable, stepped.reshape(self.beta.shape), self.beta))
+        for buffer, value in zip(state, new, strict=True):
+            buffer.copy_(torch.where(usable, value, buffer))
+        self._count_skip(finite)
+        return rate
+
+    def _votes(self, features: Tensor, rows: Rows) -> Tensor:
+        """What each row alone would move β by, `R_i e_i`, scaled to length one and summed, where it is measured."""
+        assert rows.regressors is not None
+        part = slice(None, None, stride(self._features))
+        errors = features[:, part] - rows.regressors @ self._beta()[:, part]
+        directions = nn.functional.normalize(rows.regressors, dim=1)
+        if rows.weights is not None:
+            directions = directions * rows.weights.unsqueeze(1)
+        return directions.T @ nn.functional.normalize(errors, dim=1)

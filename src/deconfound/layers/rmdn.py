@@ -1,0 +1,89 @@
+"""R-MDN: β by recursive least squares over all samples seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from deconfound.design import Design
+from deconfound.errors import OptionError
+from deconfound.functional import moments, recursive_update, residualize
+from deconfound.layers.base import MetadataLayer, Share
+from deconfound.layers.rows import Rows
+from deconfound.layers.sync import add_moments
+
+
+class RMDN(MetadataLayer):
+    """Metadata normalisation by recursive least squares.
+
+    `r = f − c β_C`, where β minimises `Σ_i λ^(age of i) ‖f_i − b₀ − m_i β‖² + ridge ‖β‖²` over every sample
+    seen, solved in `q × q`; the network's gradient takes β as a constant. Train and eval use the same β.
+
+    With a weighted sampler β describes the sampled distribution.
+
+    Args:
+        design: A fitted design.
+        feature_shape: The shape of one sample's features.
+        forgetting: λ per sample. 1 never forgets, which a network that learns outruns; 0.999 remembers
+            about a thousand samples.
+        ridge: Weight of `‖β‖²` in white units, in samples: 1 counts like one sample. The intercept is free.
+        share: See `MetadataLayer`.
+        channel_axis: See `MetadataLayer`.
+
+    Example:
+        >>> import torch, deconfound as dc
+        >>> table = {"age": [61.0, 70.0, 78.0, 55.0]}
+        >>> design = dc.Design(confounds=["age"]).fit(table)
+        >>> layer = dc.RMDN(design, 1, ridge=1e-6)
+        >>> features = 0.5 * torch.tensor(table["age"])[:, None] + 3
+        >>> for row, metadata in zip(features, design.encode(table)):  # one sample at a time
+        ...     _ = layer(row[None], metadata[None])
+        >>> round(layer.coefficients()["age"].item(), 3)
+        0.5
+    """
+
+    beta: Tensor
+    information: Tensor
+    weight: Tensor
+
+    def __init__(
+        self,
+        design: Design,
+        feature_shape: int | Sequence[int | None],
+        *,
+        forgetting: float = 0.9995,
+        ridge: float = 0.1,
+        share: Share | None = None,
+        channel_axis: int = 1,
+    ) -> None:
+        if not 0 < forgetting <= 1:
+            raise OptionError(f"forgetting must lie in (0, 1]; got {forgetting}. It is counted per sample.")
+        if ridge <= 0:
+            raise OptionError(f"ridge must be positive; got {ridge}.")
+        super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
+        self.forgetting = forgetting
+        self.ridge = ridge
+        prior = torch.eye(self._directions)
+        prior[-1, -1] = 1e-10  # the intercept is free, but solvable before the first row that fits
+        self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
+        self.register_buffer("information", prior)
+        self.register_buffer("weight", torch.tensor(float(ridge)))
+
+    def _beta(self) -> Tensor:
+        return self.beta.reshape(self._directions, -1)
+
+    def _train(self, x: Tensor, rows: Rows) -> Tensor:
+        assert rows.regressors is not None
+        if self._may_update():
+            with torch.no_grad():
+                features = x.mean(-1) if x.ndim == 3 else x
+                batch = add_moments(moments(features, rows.regressors, rows.weights))
+                finite = torch.isfinite(batch.cross).all()
+                usable = finite & (batch.rows > 0)
+                new = recursive_update(self._beta(), self.information, self.weight, batch, self.forgetting)
+                for buffer, value in zip((self.beta, self.information, self.weight), new, strict=True):
+                    buffer.copy_(torch.where(usable, value.reshape(buffer.shape), buffer))
+                self._count_skip(finite)
+        return residualize(x, rows.removal, self._beta()[: rows.removal.shape[1]].clone())

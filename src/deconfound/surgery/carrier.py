@@ -1,0 +1,112 @@
+"""How metadata reach the inserted layers: held for the length of one forward, separately for each thread."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deconfound.errors import DeconfoundError
+from deconfound.layers import MetadataLayer
+from deconfound.layers.rows import Rows
+
+
+class Pass:
+    """One forward of a model: its metadata, and what has been done with them so far."""
+
+    def __init__(self, metadata: Tensor | None, fit_on: Tensor | None) -> None:
+        self.metadata = metadata
+        self.fit_on = fit_on
+        self.called: set[str] = set()
+        self._rows: dict[tuple[bool, torch.dtype, torch.device], Rows] = {}
+
+    def rows(self, layer: MetadataLayer, device: torch.device) -> Rows:
+        """The metadata as this layer needs them; layers of one design share the work."""
+        assert self.metadata is not None
+        key = (layer.training, layer.whitening.dtype, device)
+        if key not in self._rows:
+            fit_on = None if self.fit_on is None else self.fit_on.to(device)
+            self._rows[key] = layer.prepare(self.metadata.to(device), fit_on)
+        return self._rows[key]
+
+
+class Carrier:
+    """Holds the pass that is under way. Nothing of it is copied or saved with a model."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, Pass] = {}
+        self._traced: Pass | None = None
+        self._awaiting_backward: weakref.WeakSet[Pass] = weakref.WeakSet()
+
+    @contextmanager
+    def carry(self, current: Pass) -> Iterator[None]:
+        """Make `current` the pass of this thread until the block ends, however it ends."""
+        if torch.compiler.is_compiling():  # the compiler sees one thread, and cannot read its identity
+            self._traced = current
+            try:
+                yield
+            finally:
+                self._traced = None
+            return
+        thread = threading.get_ident()
+        outer = self._by_thread.get(thread)
+        self._by_thread[thread] = current
+        try:
+            yield
+        finally:
+            if outer is None:
+                del self._by_thread[thread]
+            else:
+                self._by_thread[thread] = outer
+
+    def current(self, path: str) -> Pass:
+        """The pass that a layer belongs to: the one under way, or the one whose activations are recomputed."""
+        if torch.compiler.is_compiling():
+            assert self._traced is not None
+            return self._traced
+        found = self._by_thread.get(threading.get_ident())
+        if found is not None:
+            return found
+        waiting = list(self._awaiting_backward)
+        if torch._C._current_graph_task_id() != -1 and len(waiting) == 1:
+            return waiting[0]
+        if waiting and torch._C._current_graph_task_id() != -1:
+            raise DeconfoundError(
+                f"recomputing {path!r} must belong to one forward; got {len(waiting)} that still wait for their "
+                "backward. With activation checkpointing, run backward after each forward."
+            )
+        raise DeconfoundError(
+            f"the network must be called through its normalised model; got a direct call that reached {path!r}. "
+            "Write model(inputs, metadata=design.encode(rows)), or model.remove() to have the plain network back."
+        )
+
+    def keep_for_backward(self, current: Pass, output: Tensor) -> None:
+        """Remember the pass for as long as the graph of its output lives: checkpointing may recompute it."""
+        if output.requires_grad and not torch.compiler.is_compiling():
+            self._awaiting_backward.add(current)
+            output.register_hook(_Keep(current))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Carrier:
+        """A new one: passes belong to the model that runs them."""
+        twin = Carrier()
+        memo[id(self)] = twin
+        return twin
+
+    def __reduce__(self) -> tuple[type[Carrier], tuple[()]]:
+        """A new one, as for copies."""
+        return Carrier, ()
+
+
+class _Keep:
+    """Does nothing to a gradient; its life is that of the graph it hangs on."""
+
+    def __init__(self, current: Pass) -> None:
+        self.current = current
+
+    def __call__(self, gradient: Tensor) -> None:
+        return None

@@ -1,0 +1,123 @@
+"""One inserted layer: a forward hook that normalises what a module returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from deconfound.design import Design
+from deconfound.errors import DeconfoundError, ShapeError
+from deconfound.layers import MetadataLayer
+from deconfound.layers.base import read_state
+from deconfound.surgery.carrier import Carrier, Pass
+from deconfound.surgery.outputs import features_of, with_features
+from deconfound.surgery.plan import Place, shaped
+
+
+class Insertion:
+    """A callable that torch runs as the hook of one module; it copies and pickles with the network."""
+
+    def __init__(
+        self,
+        place: Place,
+        design: Design,
+        kind: type[MetadataLayer],
+        options: dict[str, Any],
+        layer_norm: bool,
+        carrier: Carrier,
+    ) -> None:
+        self.place = place
+        self.design = design
+        self.kind = kind
+        self.options = options
+        self.carrier = carrier
+        self.wants_layer_norm = layer_norm
+        self.layer: MetadataLayer | None = None
+        self.layer_norm: nn.LayerNorm | None = None
+        self._handle: RemovableHandle | None = None
+
+    def build(self) -> MetadataLayer:
+        """Make the layer for the shape of this place."""
+        place = self.place
+        assert place.feature_shape is not None
+        share: Any = place.share
+        self.layer = self.kind(
+            self.design, place.feature_shape, share=share, channel_axis=place.channel_axis, **self.options
+        )
+        if self.wants_layer_norm:
+            sizes = [size for size in place.feature_shape if size is not None]
+            self.layer_norm = nn.LayerNorm(sizes)
+        return self.layer
+
+    def build_from(self, state: Tensor) -> MetadataLayer:
+        """Make the layer that a checkpoint describes."""
+        design, feature_shape, share, channel_axis = read_state(state)
+        self.design = design
+        self.place = Place(
+            self.place.path,
+            self.place.module,
+            self.place.where,
+            feature_shape,
+            share,
+            channel_axis,
+            self.place.batch_axis,
+        )
+        return self.build()
+
+    def attach(self, module: nn.Module) -> None:
+        """Hang the hook on the module."""
+        if self.place.where == "after":
+            self._handle = module.register_forward_hook(self)
+        else:
+            self._handle = module.register_forward_pre_hook(self)
+
+    def detach(self) -> None:
+        """Take the hook off again."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def __call__(self, module: nn.Module, inputs: Any, *output: Any) -> Any:
+        """The hook: with `output` it follows a module, without it precedes one."""
+        value = output[0] if output else inputs
+        current = self.carrier.current(self.place.path)
+        features = features_of(value, self.place.path)
+        self._once(current)
+        normalised = self._normalise(module, features, current)
+        return with_features(value, normalised)
+
+    def _once(self, current: Pass) -> None:
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+            return
+        if self.place.path in current.called:
+            raise DeconfoundError(
+                f"module {self.place.path!r} must be called once per forward; got a second call of "
+                f"{self.place.module}. A layer there would mix different features: choose modules that are called once."
+            )
+        current.called.add(self.place.path)
+
+    def _normalise(self, module: nn.Module, features: Tensor, current: Pass) -> Tensor:
+        if self.layer is None:
+            self.place = shaped(self.place, module, features)
+            self.build().to(features.device).train(module.training)
+            assert self.layer is not None
+        axis = self.place.batch_axis
+        x = features.movedim(axis, 0) if axis else features
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        self.layer._check_features(x)
+        if current.metadata is None:
+            out = x
+        else:
+            if len(x) != len(current.metadata):
+                raise ShapeError(
+                    f"features of {self.place.path!r} must have one row per row of metadata; got "
+                    f"{len(x)} for {len(current.metadata)}. Choose a module whose first axis is the samples."
+                )
+            out = self.layer.normalise(x, current.rows(self.layer, x.device))
+            if self.layer.training:
+                self.carrier.keep_for_backward(current, out)
+        return out.movedim(0, axis) if axis else out

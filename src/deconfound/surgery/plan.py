@@ -1,0 +1,168 @@
+"""What an attachment would do, before it does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from deconfound.design import Design
+from deconfound.errors import OptionError, ShapeError
+from deconfound.surgery.outputs import batch_axis, features_of, is_sequence
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place where a layer goes.
+
+    Attributes:
+        path: The module's name in the network.
+        module: Its type.
+        where: "after" or "before" it.
+        feature_shape: The shape of one sample's features there; None until the first forward has shown it.
+        share: Whether positions share coefficients.
+        channel_axis: Where the channels are, with `share`.
+        batch_axis: Where the samples are.
+    """
+
+    path: str
+    module: str
+    where: str
+    feature_shape: tuple[int | None, ...] | None = None
+    share: str | None = None
+    channel_axis: int = 1
+    batch_axis: int = 0
+
+    def coefficients(self, design: Design) -> int | None:
+        """How many numbers β has here."""
+        if self.feature_shape is None:
+            return None
+        shape: tuple[int | None, ...] = self.feature_shape
+        if self.share:
+            shape = (shape[self.channel_axis % (len(shape) + 1) - 1],)
+        count = int(design.whitening.shape[1]) + 1
+        for size in shape:
+            count *= size or 1
+        return count
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The places, as a table to read: `print(plan)`."""
+
+    places: tuple[Place, ...]
+    design: Design
+    layer: str
+
+    def __str__(self) -> str:
+        head = ("path", "module", "features", "coefficients", "bytes", "action")
+        rows = [head]
+        for place in self.places:
+            count = place.coefficients(self.design)
+            shape = place.feature_shape
+            rows.append(
+                (
+                    place.path,
+                    place.module,
+                    "at first forward" if shape is None else "×".join("?" if s is None else str(s) for s in shape),
+                    "?" if count is None else f"{count:,}",
+                    "?" if count is None else f"{4 * count:,}",
+                    f"insert {self.layer} {place.where}" + (", positions share" if place.share else ""),
+                )
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def observe(
+    network: nn.Module, modules: Mapping[str, nn.Module], example: Any, where: str
+) -> dict[str, list[tuple[Tensor, nn.Module]]]:
+    """Run the network once on an example, without changing it, and collect the features at each module.
+
+    Args:
+        network: Run in eval mode and without gradients; its modes are restored.
+        modules: Where to look.
+        example: One batch: a tensor, a tuple of positional or a mapping of keyword arguments.
+        where: "after" or "before" the module.
+    """
+    seen: dict[str, list[tuple[Tensor, nn.Module]]] = {path: [] for path in modules}
+    modes = {module: module.training for module in network.modules()}
+    handles = []
+    for path, module in modules.items():
+        if where == "after":
+            handles.append(
+                module.register_forward_hook(
+                    lambda module, _, output, path=path: seen[path].append((features_of(output, path), module))
+                )
+            )
+        else:
+            handles.append(
+                module.register_forward_pre_hook(
+                    lambda module, args, path=path: seen[path].append((features_of(args, path), module))
+                )
+            )
+    try:
+        with torch.no_grad():
+            network.eval()
+            if isinstance(example, Mapping):
+                network(**example)
+            else:
+                network(*(example if isinstance(example, tuple | list) else (example,)))
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return seen
+
+
+def refuse_lazy(network: nn.Module) -> None:
+    """A network whose parameters do not exist yet cannot be planned for."""
+    lazy = [name for name, parameter in network.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise OptionError(
+            f"network must be built before layers are attached; got uninitialised {lazy[0]!r}. "
+            "Run one forward of the network first."
+        )
+
+
+def place(
+    path: str, module: nn.Module, where: str, share: str | None, seen: list[tuple[Tensor, nn.Module]] | None
+) -> Place:
+    """The place for one module, with its shape if an example was run."""
+    name = type(module).__name__
+    if seen is None:
+        return Place(path, name, where, share=None if share == "auto" else share)
+    if not seen:
+        raise OptionError(
+            f"module {path!r} must be called by the network's forward; got no call of {name}. "
+            "Its weights may be read directly by the module around it: choose that one."
+        )
+    if len(seen) > 1:
+        raise OptionError(
+            f"module {path!r} must be called once per forward; got {len(seen)} calls of {name}. A layer there "
+            "would mix different features: choose modules that are called once."
+        )
+    return shaped(Place(path, name, where, share=share), module, seen[0][0])
+
+
+def shaped(planned: Place, module: nn.Module, features: Tensor) -> Place:
+    """The place with what its features show: shape, samples' axis, and whether positions share coefficients."""
+    if features.ndim < 2 or not features.is_floating_point():
+        raise ShapeError(
+            f"module {planned.path!r} must have floating-point features of shape (n, …); got {features.dtype} "
+            f"of shape {tuple(features.shape)}. Choose another module."
+        )
+    axis = batch_axis(module, features)
+    sequence = is_sequence(module, features)
+    share = ("positions" if sequence else None) if planned.share == "auto" else planned.share
+    channel = -1 if sequence else 1
+    sizes: list[int | None] = [size for index, size in enumerate(features.shape) if index != axis]
+    if share:
+        kept = channel % features.ndim - 1
+        sizes = [size if index == kept else None for index, size in enumerate(sizes)]
+    return Place(planned.path, planned.module, planned.where, tuple(sizes), share, channel, axis)
