@@ -13,6 +13,7 @@ from deconfound.design.table import Table
 from deconfound.errors import DeconfoundWarning
 from deconfound.metrics.answers import Answers, answers, performance
 from deconfound.metrics.columns import Column, tercile_codes
+from deconfound.metrics.correlation import association
 from deconfound.metrics.diagnostics import Note, diagnose, unanswerable
 from deconfound.metrics.intake import Intake, read
 from deconfound.metrics.left import Measured, left_in
@@ -38,6 +39,7 @@ def audit(
     features: Any = None,
     fold: str | None = None,
     types: Mapping[str, str] | None = None,
+    positive: Mapping[str, str] | None = None,
     permutations: int = 499,
     bootstraps: int = 500,
     seed: int = 0,
@@ -57,6 +59,8 @@ def audit(
         features: hidden features to measure beside the outputs, in the same form; the figure shows them.
         fold: column with the test fold of each row; correlations and AUC are taken within folds and averaged.
         types: "numeric" or "categorical" for columns that should not be read by their values.
+        positive: for a binary label, the level that a high score stands for; by default the one that is not
+            called "control", "healthy", "no" and the like, else the later one in the alphabet.
         permutations: permuted tables for each p-value (a tenth of them, at least 39, for probes).
         bootstraps: bootstrap samples for each interval.
         seed: of every random draw; the same seed gives the same audit.
@@ -73,7 +77,7 @@ def audit(
         'age is still there, strongly'
     """
     resampling = Resampling(permutations, bootstraps, seed)
-    data = read(outputs, features, table, confounds, labels, person, fold, dict(types or {}))
+    data = read(outputs, features, table, confounds, labels, person, fold, dict(types or {}), dict(positive or {}))
     notes = [note for item in data.confounds for note in diagnose(item, data.labels, data.groups, data.units)]
     notes = [*data.notes, *notes]
     sample = _sample(data.units, MOST_ROWS, seed)
@@ -107,7 +111,15 @@ def audit(
             notes.append(Note("note", "", text))
         elif given is not None:
             notes.append(Note("note", "", f"{model}: {given.reading}."))
-            rows += _performance_rows(model, given, data, resampling)
+            performed = _performance_rows(model, given, data, resampling)
+            rows += performed
+            if any(row.statistic == "auc" and row.high < 0.5 and not row.level for row in performed):
+                text = (
+                    f"The scores of {model} point away from {', '.join(labels)} (AUC below one half). If a high score "
+                    "stands for the other level, pass positive={label: level}."
+                )
+                notes.append(Note("warning", "", text))
+    rows += _association_rows(data)
     embeddings, points = _figure(data, seed) if embedding else ((), None)
     for note in notes:
         if note.severity == "warning":
@@ -146,6 +158,17 @@ def _performance_rows(model: str, given: Answers, data: Intake, resampling: Resa
                     given.take(part), data.units[part], resampling, None if folds is None else folds[part]
                 )
                 rows += [_row(model, "outputs", confound.name, name, item) for item in found]
+    return rows
+
+
+def _association_rows(data: Intake) -> list[AuditRow]:
+    """How much each confound goes with each label in the table itself."""
+    rows = []
+    for confound in data.confounds:
+        for label in data.labels:
+            found = association(confound, label)
+            n = int((confound.present & label.present).sum())
+            rows.append(_row("", "table", confound.name, label.name, Estimate(found.statistic, found.value, n)))
     return rows
 
 

@@ -15,7 +15,7 @@ ESTIMATORS = [
     "u_distance_correlation_sqr",
     "u_distance_covariance_sqr",
 ]
-SHAPES = [(40, 1, 1), (157, 3, 2), (300, 64, 3), (2500, 1, 1), (300, 1, 20)]
+SHAPES = [(40, 1, 1), (157, 3, 2), (200, 64, 3), (2500, 1, 1), (150, 1, 20)]
 
 
 def dependent(n, d, q, seed=0):

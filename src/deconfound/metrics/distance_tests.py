@@ -13,7 +13,7 @@ from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weight
 # With so few distinct rows of y, sums over level pairs by matrix products beat moving the n × n distances
 # about.
 _FEW_LEVELS = 32
-# Rows × permutations × levels held at once.
+# Numbers held at once.
 _HELD = 2**24
 
 
@@ -117,8 +117,11 @@ def _permuted(cell: _Cell, y: Tensor, order: Tensor) -> Tensor:
         return torch.zeros(len(order))
     levels, codes = torch.unique(y, dim=0, return_inverse=True)
     if len(levels) > _FEW_LEVELS:
-        moved = [(cell.centred * cell.b[rows][:, rows]).sum() for rows in order]
-        return torch.stack(moved) / cell.scale
+        held = max(1, _HELD // (4 * len(y) ** 2))
+        moved = [
+            _moved_distances(cell, y, rows).flatten(1) @ cell.centred.flatten() for rows in torch.split(order, held)
+        ]
+        return torch.cat(moved) / cell.scale
     between = _level_distances(levels)
     member = torch.nn.functional.one_hot(codes, len(levels)).float()
     held = max(1, _HELD // (len(y) * len(levels)))
@@ -128,6 +131,14 @@ def _permuted(cell: _Cell, y: Tensor, order: Tensor) -> Tensor:
         reached = (cell.centred @ drawn.flatten(1)).view_as(drawn)
         products.append(torch.einsum("npk,npl,kl->p", drawn, reached, between))
     return torch.cat(products) / cell.scale
+
+
+def _moved_distances(cell: _Cell, y: Tensor, orders: Tensor) -> Tensor:
+    """`(orders, n, n)` distances of the permuted rows; those of one column are sooner computed than fetched."""
+    if y.shape[1] == 1:
+        values = (y[:, 0] - y.mean()).float()[orders]
+        return (values[:, :, None] - values[:, None, :]).abs_()
+    return torch.stack([cell.b.index_select(0, rows).index_select(1, rows) for rows in orders])
 
 
 def _level_distances(levels: Tensor) -> Tensor:

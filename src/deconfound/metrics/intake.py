@@ -15,6 +15,29 @@ from deconfound.metrics.answers import numbers_of
 from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes, tercile_codes
 from deconfound.metrics.diagnostics import Note
 
+# Names of the level that a score counts down from, whatever the alphabet says.
+_NEGATIVE = frozenset(
+    [
+        "0",
+        "absent",
+        "cn",
+        "control",
+        "controls",
+        "ctrl",
+        "false",
+        "hc",
+        "healthy",
+        "nc",
+        "neg",
+        "negative",
+        "no",
+        "none",
+        "normal",
+        "td",
+        "unaffected",
+    ]
+)
+
 
 @dataclass(frozen=True)
 class Intake:
@@ -39,6 +62,7 @@ def read(
     person: str | None,
     fold: str | None,
     types: dict[str, str],
+    positive: dict[str, str],
 ) -> Intake:
     """Read outputs and table, or say at once everything that is wrong with the columns."""
     single = [name for name in (person, fold) if name is not None]
@@ -54,7 +78,9 @@ def read(
     if faults:
         raise TableError(" ".join(faults))
     columns = read_columns(table, [*confounds, *labels, *single])
-    label_columns = [column(name, columns[name], types.get(name), codes_to=10) for name in labels]
+    label_columns = [
+        _directed(column(name, columns[name], types.get(name), codes_to=10), positive.get(name)) for name in labels
+    ]
     confound_columns = [column(name, columns[name], types.get(name)) for name in confounds]
     notes = [
         Note("note", name, f"{name} holds {count} distinct whole numbers and is read as a quantity; if they are codes, "
@@ -100,6 +126,19 @@ def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, T
                 "Bring both into the same rows and order."
             )
     return out
+
+
+def _directed(label: Column, positive: str | None) -> Column:
+    """A binary label with its positive level last: the named one, or the one that does not sound like "control"."""
+    if positive is not None and positive not in label.levels:
+        raise OptionError(
+            f"positive[{label.name!r}] must be one of its levels; got {positive!r} for {', '.join(label.levels)}."
+        )
+    if label.kind != "binary":
+        return label
+    calm = [level.strip().lower() in _NEGATIVE for level in label.levels]
+    turned = positive == label.levels[0] if positive is not None else calm == [False, True]
+    return Column(label.name, "binary", 1 - label.values, label.levels[::-1]) if turned else label
 
 
 def _groups(labels: list[Column], n: int) -> Tensor:

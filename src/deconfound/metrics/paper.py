@@ -22,7 +22,7 @@ def paper_test(
         return estimate(statistic, found.value, len(outputs), null, replicates, most=1.0)
     generator = resampling.generator()
     orders = permuted_rows(folds, units, resampling.permutations, generator)
-    ones = torch.ones(1, len(outputs))
+    ones = torch.ones(1, len(outputs), dtype=outputs.dtype)
     null = _mean_absolute_pearson(outputs, confound.values[orders], ones, folds)
     weights = bootstrap_weights(folds, units, resampling.bootstraps, generator).double()
     replicates = _mean_absolute_pearson(outputs, confound.values[None], weights, folds)

@@ -24,7 +24,7 @@ def embed(model: str, features: Matrix, rows: NDArray[np.int64], seed: int = 0) 
         return _embedding(model, "the two outputs", features, rows)
     if len(x) > 3 * PERPLEXITY:
         try:
-            from sklearn.manifold import TSNE
+            from sklearn.manifold import TSNE  # type: ignore[import-untyped]
         except ImportError:
             reason = "principal components (t-SNE needs scikit-learn: install deconfound[report])"
             return _embedding(model, reason, _principal(x), rows)

@@ -56,5 +56,5 @@ def _probe_sentence(row: AuditRow) -> str:
     kind = "linear" if row.statistic.startswith("linear") else "non-linear"
     measure = "R²" if row.statistic.endswith("r2") else "AUC"
     if row.p <= LEVEL:
-        return f"A {kind} probe reads it off with {measure} {row.value:.2f} (by chance {row.chance:.2f})."
-    return f"A {kind} probe does no better than chance ({measure} {row.value:.2f}, by chance {row.chance:.2f})."
+        return f"A {kind} probe reads some of it: {measure} {row.value:.3f}, by chance {row.chance:.3f}."
+    return f"A {kind} probe does no better than chance ({measure} {row.value:.3f}, by chance {row.chance:.3f})."

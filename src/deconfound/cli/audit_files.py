@@ -1,0 +1,134 @@
+"""Reading the files of `deconfound audit`: tables, arrays, and the join between them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.design.table import absent, is_missing
+from deconfound.errors import TableError
+
+Columns = dict[str, NDArray[Any]]
+ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "subject", "id")
+OUTPUT_PREFIXES = ("prediction", "pred", "logit", "score", "prob", "output", "y_hat", "yhat")
+
+
+@dataclass(frozen=True)
+class Content:
+    """A file: named columns (a table), or arrays by name (`.npy` has one, named "")."""
+
+    path: Path
+    columns: Columns
+    arrays: dict[str, NDArray[Any]]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter((self.columns or self.arrays).values())))
+
+
+def read_file(path: Path, text: Sequence[str] = ()) -> Content:
+    """Read CSV, TSV, Parquet, NPY or NPZ; the columns named in `text` stay text, so that an id keeps its zeros."""
+    if not path.exists():
+        raise TableError(f"{path} must be a file; got nothing there. Check the path.")
+    kind = path.suffix.lower()
+    if kind in (".npy", ".npz"):
+        return Content(path, {}, _arrays(path))
+    if kind == ".parquet":
+        return Content(path, _parquet(path, text), {})
+    if kind not in (".csv", ".tsv", ".txt"):
+        raise TableError(f"{path} must end in .csv, .tsv, .parquet, .npy or .npz; got {kind or 'no ending'!r}.")
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        lines = list(csv.reader(file, delimiter="," if kind == ".csv" else "\t"))
+    if len(lines) < 2:
+        raise TableError(f"{path} must have a line of column names and at least one row; got {len(lines)} lines.")
+    names, cells = lines[0], [line for line in lines[1:] if line]
+    uneven = [number for number, line in enumerate(cells, start=2) if len(line) != len(names)]
+    if uneven:
+        raise TableError(
+            f"{path} must have {len(names)} cells in every line; got {len(cells[uneven[0] - 2])} in line {uneven[0]}."
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TableError(f"{path} must name every column once; got {twice!r} twice. Rename one of them.")
+    columns = {name: [line[i] for line in cells] for i, name in enumerate(names)}
+    return Content(path, {name: _typed(column, name in text) for name, column in columns.items()}, {})
+
+
+def _typed(cells: list[str], keep_text: bool) -> NDArray[Any]:
+    """Numbers where every filled cell is one, else text with None where nothing stands."""
+    if not keep_text:
+        try:
+            return np.array([np.nan if is_missing(cell) else float(cell) for cell in cells])
+        except ValueError:
+            pass
+    return np.array([None if is_missing(cell) else cell for cell in cells], dtype=object)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise TableError(f"{path} must hold plain arrays of numbers; got {error}. Save it without objects.") from error
+    return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+
+
+def _parquet(path: Path, text: Sequence[str]) -> Columns:
+    try:
+        import pandas as pd  # type: ignore[import-untyped]
+
+        frame = pd.read_parquet(path)
+    except ImportError as error:
+        raise TableError(
+            f"{path} must be CSV, TSV, NPY or NPZ here; got Parquet, which needs pandas and pyarrow. "
+            "Install them, or save the table as CSV."
+        ) from error
+    return {str(name): frame[name].astype(str).to_numpy() if name in text else frame[name].to_numpy() for name in frame}
+
+
+def id_column(wanted: str | None, contents: Sequence[Content]) -> str | None:
+    """The column that joins the tables: the named one, else a usual name that all of them have, else None."""
+    tables = [content for content in contents if content.columns]
+    if wanted is not None:
+        for content in tables:
+            faults = absent([wanted], list(content.columns), f"--id of {content.path}")
+            if faults:
+                raise TableError(faults[0])
+        return wanted
+    shared = [name for name in ID_NAMES if all(name in content.columns for content in tables)]
+    return shared[0] if shared and len(tables) > 1 else None
+
+
+def matched_rows(left: Content, right: Content, key: str | None) -> NDArray[np.intp]:
+    """For each row of `left` its row in `right`, by the id column or, without one, by position."""
+    if key is None or not left.columns or not right.columns:
+        if left.rows != right.rows:
+            raise TableError(
+                f"{left.path} and {right.path} must have the same rows in the same order where no id joins them; "
+                f"got {left.rows} and {right.rows} rows. Name the column that both share with --id."
+            )
+        return np.arange(left.rows)
+    place: dict[str, int] = {}
+    for content in (left, right):
+        place = {}
+        for row, value in enumerate(content.columns[key].tolist()):
+            if value is None or value in place:
+                what = "an empty cell" if value is None else f"{value!r} twice"
+                raise TableError(
+                    f"{content.path} must hold every {key!r} once; got {what}, in line {row + 2}. "
+                    "Use an id that names each row, such as that of the scan."
+                )
+            place[value] = row
+    missing = [value for value in left.columns[key].tolist() if value not in place]
+    if missing:
+        raise TableError(
+            f"{right.path} must hold every {key!r} of {left.path}; got no row for {missing[0]!r} "
+            f"({len(missing)} of {left.rows} are absent). Add the rows, or leave them out of {left.path.name}."
+        )
+    return np.array([place[value] for value in left.columns[key].tolist()])
