@@ -71,8 +71,8 @@ def audit(
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> age, dx = rng.normal(60, 10, 200), rng.integers(0, 2, 200)
-        >>> found = audit(dx + 0.1 * age, {"age": age, "dx": dx}, confounds=["age"], labels=["dx"],
-        permutations=99)
+        >>> table = {"age": age, "dx": dx}
+        >>> found = audit(dx + 0.1 * age, table, confounds=["age"], labels=["dx"], permutations=99)
         >>> found.verdicts[0].headline
         'age is still there, strongly'
     """

@@ -35,7 +35,7 @@ def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: 
         notes.append(Note("note", name, text))
     people = len(torch.unique(units[present]))
     if people < FEW_PEOPLE:
-        text = f"{people} people have a {name}: too few for the intervals to be trusted (at least {FEW_PEOPLE})."
+        text = f"{people} people with a value of {name}: too few to trust the intervals (below {FEW_PEOPLE})."
         notes.append(Note("warning", name, text))
     for label in labels:
         found = association(confound, label)
@@ -52,7 +52,8 @@ def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: 
                 f"outputs go with {name}: read the numbers within {label.name}, not the marginal ones."
             )
             notes.append(Note("note", name, text))
-    return notes + _rare_levels(confound) + _single_level_groups(confound, groups)
+    same = unanswerable(notes, name)
+    return notes + _rare_levels(confound) + ([] if same else _single_level_groups(confound, groups))
 
 
 def unanswerable(notes: Sequence[Note], confound: str) -> bool:
