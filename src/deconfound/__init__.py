@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         frozen_statistics,
         split_parameters,
     )
-    from deconfound.surgery import normalize
+    from deconfound.surgery import NormalizedModel, normalize
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ _HOMES = {
     "frozen_statistics": "deconfound.layers",
     "split_parameters": "deconfound.layers",
     "normalize": "deconfound.surgery",
+    "NormalizedModel": "deconfound.surgery",
 }
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Design",
     "Interaction",
     "JointPMDN",
+    "NormalizedModel",
     "Polynomial",
     "Spline",
     "alternating_step",

@@ -79,15 +79,13 @@ class NormalizedModel(nn.Module):
     @property
     def design(self) -> Design:
         """The design of the inserted layers; after loading a checkpoint, the checkpoint's."""
-        for layer in self.layers.values():
-            return layer.design
-        return self.plan.design
+        built = [insertion.layer for insertion in self._insertions if insertion.layer is not None]
+        return built[0].design if built else self.plan.design
 
     def coefficients(self) -> dict[str, dict[str, Tensor]]:
         """β by path and confound column, in the user's own units."""
-        return {
-            insertion.place.path: insertion.layer.coefficients() for insertion in self._insertions if insertion.layer
-        }
+        built = ((insertion.place.path, insertion.layer) for insertion in self._insertions)
+        return {path: layer.coefficients() for path, layer in built if layer is not None}
 
     def penalty(self) -> Tensor:
         """The sum of the layers' penalties after a training forward, for layers whose β are parameters."""
@@ -228,7 +226,7 @@ def _candidates(network: nn.Module) -> dict[str, nn.Module]:
 def _sensible(modules: dict[str, nn.Module], seen: dict[str, Any]) -> dict[str, nn.Module]:
     """The fully connected head: linear layers that are called once with flat features; else the last convolution."""
     called = {path: module for path, module in modules.items() if len(seen[path]) == 1}
-    flat = {
+    flat: dict[str, nn.Module] = {
         path: module for path, module in called.items() if isinstance(module, nn.Linear) and seen[path][0][0].ndim == 2
     }
     convolutions = [path for path, module in called.items() if not isinstance(module, nn.Linear)]

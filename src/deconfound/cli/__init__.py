@@ -1,0 +1,41 @@
+"""The command line: thin commands over public functions, one file each."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from deconfound.cli.demo import demo
+from deconfound.errors import DeconfoundError
+
+app = typer.Typer(
+    name="deconfound",
+    help="Train networks whose features do not carry known confounders, and measure what is left.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.command()(demo)
+
+_debug = False
+
+
+@app.callback()
+def options(debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False) -> None:
+    """Read the options that all commands share."""
+    global _debug
+    _debug = debug
+
+
+def main() -> None:
+    """Run a command; an error of the library is one message and exit code 2."""
+    try:
+        app()
+    except DeconfoundError as error:
+        if _debug:
+            traceback.print_exc()
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        sys.exit(2)

@@ -1,0 +1,305 @@
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import deconfound as dc
+from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
+from tests.conftest import make_table
+
+
+def design(**options):
+    return dc.Design(confounds=["age", "sex", "site"], keep=["dx"], **options)
+
+
+def test_metadata_are_white_on_the_training_rows():
+    table = make_table(300)
+    fitted = design().fit(table)
+    metadata = fitted.encode(table, np.float64)
+    white = metadata @ fitted.whitening
+    np.testing.assert_allclose(white.T @ white / 300, np.eye(5), atol=1e-12)
+    assert np.abs(metadata.T @ metadata / 300 - np.eye(5)).max() > 0.1  # the control: they were not before
+
+
+def test_columns_are_centred_scaled_and_named():
+    table = make_table(300)
+    fitted = design().fit(table)
+    metadata = fitted.encode(table)
+    assert metadata.dtype == np.float32
+    assert fitted.names == ("age", "sex[M]", "site[B]", "site[C]", "dx")
+    np.testing.assert_allclose(metadata.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(metadata.std(0), 1, atol=1e-6)
+    by_hand = ((table["site"] == "C") - np.mean(table["site"] == "C")) / np.std(table["site"] == "C")
+    np.testing.assert_allclose(metadata[:, 3], by_hand, atol=1e-6)
+
+
+def test_a_data_frame_and_a_mapping_are_the_same_table():
+    table = make_table(100)
+    frame = pd.DataFrame(table)
+    assert np.array_equal(design().fit(frame).encode(frame), design().fit(table).encode(table))
+    frame["site"] = frame["site"].astype("category")
+    frame["dx"] = frame["dx"].astype("Int64")
+    assert np.array_equal(design().fit(frame).encode(frame), design().fit(table).encode(table))
+
+
+def test_labels_may_be_absent_and_are_then_nan():
+    table = make_table(100)
+    fitted = design().fit(table)
+    whole = fitted.encode(table)
+    blind = fitted.encode({name: values for name, values in table.items() if name != "dx"})
+    assert np.isnan(blind[:, 4]).all()
+    assert np.array_equal(blind[:, :4], whole[:, :4])
+
+
+def test_a_missing_label_is_nan_and_a_missing_confound_an_error_with_two_ways_out():
+    table = make_table(100)
+    fitted = design().fit(table)
+    some = {name: values[:4].astype(object) for name, values in table.items()}
+    some["dx"][1] = None
+    assert np.isnan(fitted.encode(some)[:, 4]).tolist() == [False, True, False, False]
+    some["age"][2] = np.nan
+    with pytest.raises(TableError, match=r"column 'age' must have a value in every row; got a missing value in row 2\. "
+                       r"Leave these rows out, or pass missing='mean'"):  # fmt: skip
+        fitted.encode(some)
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan, "", "n/a", pd.NA])
+def test_a_missing_value_is_the_population_mean_on_request(nothing):
+    table = {name: values.astype(object) for name, values in make_table(100).items()}
+    table["site"][[0, 7]] = nothing
+    with pytest.raises(TableError, match=r"column 'site' must have a value in every row; got .* in rows 0, 7"):
+        design().fit(table)
+    fitted = design(missing="mean", types={"age": "numeric", "dx": "numeric"}).fit(table)
+    metadata = fitted.encode(table, np.float64)
+    assert (metadata[[0, 7], 2:4] == 0).all()
+    white = metadata @ fitted.whitening
+    np.testing.assert_allclose(white.T @ white / 100, np.eye(5), atol=1e-12)
+
+
+def test_an_unseen_level_is_an_error_or_the_mean():
+    table = make_table(100)
+    new = {"age": [70.0, 60.0], "sex": ["F", "M"], "site": ["D", "A"]}
+    with pytest.raises(
+        TableError, match=r"column 'site' must hold levels seen in fit \('A', 'B', 'C'\); got 'D' in row 0"
+    ):
+        design().fit(table).encode(new)
+    assert (design(unseen="mean").fit(table).encode(new)[0, 2:4] == 0).all()
+
+
+def test_integer_codes_get_a_warning_that_says_how_to_force_either_reading():
+    table = {"site": np.arange(60) % 5, "age": np.linspace(20, 80, 60)}
+    with pytest.warns(DeconfoundWarning, match="'site' holds only 5 distinct whole numbers") as caught:
+        fitted = dc.Design(confounds=["site", "age"]).fit(table)
+    assert "types={'site': 'categorical'}" in str(caught[0].message)
+    assert "types={'site': 'numeric'}" in str(caught[0].message)
+    assert fitted.names == ("site", "age")
+    forced = dc.Design(confounds=["site", "age"], types={"site": "categorical"}).fit(table)
+    assert forced.names == ("site[1]", "site[2]", "site[3]", "site[4]", "age")
+    assert dc.Design(confounds=["site"], types={"site": "numeric"}).fit(table).names == ("site",)
+
+
+def test_integer_codes_with_a_missing_cell_are_suspected_too():
+    site = (np.arange(60) % 4).astype(float)
+    site[3] = np.nan
+    with pytest.warns(DeconfoundWarning, match="4 distinct whole numbers"):
+        dc.Design(confounds=["site"], missing="mean").fit({"site": site})
+
+
+def test_booleans_and_text_numbers():
+    assert dc.Design(confounds=["smoker"]).fit({"smoker": [True, False, True]}).names == ("smoker[True]",)
+    text = {"age": ["61", "70", "55", "n/a"]}
+    with pytest.warns(DeconfoundWarning, match="'age' holds text that reads as numbers"):
+        dc.Design(confounds=["age"], missing="mean").fit(text)
+    forced = dc.Design(confounds=["age"], types={"age": "numeric"}, missing="mean").fit(text)
+    np.testing.assert_allclose(forced.encode({"age": ["62"]}), [[0.0]], atol=1e-6)
+
+
+def test_redundant_and_constant_columns_are_dropped_and_named():
+    table = make_table(200)
+    table["scanner"] = np.where(table["site"] == "A", "Siemens", "GE")
+    table["field"] = np.full(200, 3.0)
+    with pytest.warns(DeconfoundWarning) as caught:
+        fitted = dc.Design(confounds=["site", "scanner", "field", "age"], keep=["dx"]).fit(table)
+    texts = [str(warning.message) for warning in caught]
+    assert any(text.startswith("field: constant in the training rows") for text in texts)
+    assert any(text.startswith("scanner[Siemens]: determined by the columns before it") for text in texts)
+    assert [column.name for column in fitted.columns if not column.used] == ["scanner[Siemens]", "field"]
+    white = fitted.encode(table, np.float64) @ fitted.whitening
+    np.testing.assert_allclose(white.T @ white / 200, np.eye(4), atol=1e-12)
+
+
+def test_a_direction_shared_with_keep_is_credited_to_keep():
+    """No single site is the label here; sites A and B together are."""
+    table = make_table(200)
+    table["dx"] = (table["site"] == "A").astype(int) + (table["site"] == "B").astype(int)
+    with pytest.warns(DeconfoundWarning, match=r"site\[C\]: not to be told apart from keep"):
+        fitted = design(types={"dx": "numeric"}).fit(table)
+    assert fitted.confound_directions == 3
+
+
+def test_more_columns_than_rows_work():
+    rng = np.random.default_rng(0)
+    table = {f"x{i}": rng.normal(size=6) for i in range(10)}
+    with pytest.warns(DeconfoundWarning, match="determined by the columns before it"):
+        fitted = dc.Design(confounds=list(table)).fit(table)
+    assert fitted.whitening.shape == (10, 5)
+
+
+def test_splines_fit_a_curve_that_a_line_cannot():
+    age = np.linspace(20, 80, 200)
+    curve = np.sin(age / 12)[:, None]
+    errors = {}
+    for term in ("age", dc.Polynomial("age", 3), dc.Spline("age", 5)):
+        fitted = dc.Design(confounds=[term]).fit({"age": age})
+        regressors = np.column_stack([np.ones(200), fitted.encode({"age": age}, np.float64)])
+        fit = regressors @ np.linalg.lstsq(regressors, curve, rcond=None)[0]
+        errors[str(term)] = np.abs(fit - curve).max()
+    assert errors["spline(age, 5)"] < 0.15 < 0.5 < errors["age"]
+
+
+def test_a_spline_is_straight_beyond_the_training_rows():
+    fitted = dc.Design(confounds=[dc.Spline("age", 4)]).fit({"age": np.linspace(20, 80, 100)})
+    beyond = fitted.encode({"age": np.array([90.0, 100.0, 110.0])}, np.float64)
+    np.testing.assert_allclose(beyond[2] - beyond[1], beyond[1] - beyond[0], atol=1e-9)
+
+
+def test_an_interaction_is_the_product_of_the_standardised_columns():
+    table = make_table(300)
+    fitted = dc.Design(confounds=["age", "site", dc.Interaction("age", "site")]).fit(table)
+    metadata = fitted.encode(table, np.float64)
+    assert fitted.names[3:] == ("age:site[B]", "age:site[C]")
+    product = metadata[:, 0] * metadata[:, 2]
+    np.testing.assert_allclose(metadata[:, 4], (product - product.mean()) / product.std(), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "table", [make_table(150), {**make_table(40), "site": np.array(["ä", "<b>", "c d", "e"] * 10)}]
+)
+def test_json_round_trip_is_equal_to_the_last_bit(table):
+    terms = ["age", "sex", "site", dc.Interaction(dc.Spline("age", 3), "sex")]
+    with pytest.warns(DeconfoundWarning):  # the spline's straight part is age itself
+        fitted = dc.Design(confounds=[*terms, dc.Polynomial("age", 3)], keep=["dx"], unseen="mean").fit(table)
+    text = fitted.to_json()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    twin = dc.Design.from_json(text)
+    assert np.array_equal(twin.encode(table), fitted.encode(table))
+    assert np.array_equal(twin.whitening, fitted.whitening)
+    assert twin.columns == fitted.columns
+    assert twin.to_json() == text
+    assert str(twin.diagnose()) == str(fitted.diagnose())
+
+
+def test_diagnose_tells_that_site_and_label_are_the_same_thing():
+    rng = np.random.default_rng(0)
+    dx = rng.integers(0, 2, 400)
+    table = {"age": rng.normal(60, 5, 400), "dx": dx}
+    table["site"] = np.where(dx == 1, "A", "B")
+    table["site"][:4] = "C"
+    found = dc.Design(confounds=["age", "site"], keep=["dx"]).fit(table).diagnose()
+    (explained,) = found.explained
+    assert explained.by_each["site"] > 0.95
+    assert explained.by_each["age"] < 0.05
+    assert "nearly the same thing" in str(found)
+    assert [(small.column, small.level, small.rows) for small in found.small_levels] == [("site", "C", 4)]
+
+
+def test_diagnose_agrees_with_a_regression():
+    table = make_table(300)
+    fitted = design().fit(table)
+    metadata = fitted.encode(table, np.float64)
+    fit = metadata[:, :4] @ np.linalg.lstsq(metadata[:, :4], metadata[:, 4], rcond=None)[0]
+    assert fitted.diagnose().explained[0].by_all == pytest.approx(fit.var() / metadata[:, 4].var(), abs=1e-9)
+
+
+def test_several_faults_are_reported_at_once_with_the_nearest_name():
+    with pytest.raises(TableError) as caught:
+        dc.Design(confounds=["aeg", "sit"], keep=["dxx"]).fit(make_table(10))
+    text = str(caught.value)
+    assert "got 'aeg', which it lacks. Did you mean 'age'?" in text
+    assert "got 'sit', which it lacks. Did you mean 'site'?" in text
+    assert "got 'dxx', which it lacks. Did you mean 'dx'?" in text
+
+
+def bad(text, error, build):
+    return pytest.param(text, error, build, id=text[:40])
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "build"),
+    [
+        bad("confounds must name at least one column", OptionError, lambda: dc.Design(confounds=[])),
+        bad("confounds must be a list of columns; got the text 'age'", OptionError, lambda: dc.Design("age")),
+        bad("got 'age' in confounds and in keep", OptionError, lambda: dc.Design(["age"], keep=["age"])),
+        bad("confounds must name each column once; got 'age'", OptionError, lambda: dc.Design(["age", "age"])),
+        bad("confounds must hold column names or terms", OptionError, lambda: dc.Design([3])),
+        bad("missing must be 'error' or 'mean'; got 'drop'", OptionError, lambda: dc.Design(["a"], missing="drop")),
+        bad("types must name columns of confounds or keep; got 'b'", OptionError,
+            lambda: dc.Design(["a"], types={"b": "numeric"})),
+        bad("must be one of 'numeric', 'boolean', 'categorical'; got 'int'", OptionError,
+            lambda: dc.Design(["a"], types={"a": "int"})),
+        bad("Spline df must be at least 2; got 1", OptionError, lambda: dc.Spline("a", df=1)),
+        bad("Polynomial degree must be at least 2; got 1", OptionError, lambda: dc.Polynomial("a", degree=1)),
+        bad("Interaction must have at least two factors; got 1", OptionError, lambda: dc.Interaction("a")),
+        bad("a design must be fitted before use", NotFittedError, lambda: dc.Design(["a"]).encode({"a": [1.0]})),
+        bad("at least 2 rows; got 1", TableError, lambda: dc.Design(["a"]).fit({"a": [1.0]})),
+        bad("must be a DataFrame or a mapping", TableError, lambda: dc.Design(["a"]).fit([1.0, 2.0])),
+        bad("same number of rows; got a: 2, b: 3", TableError,
+            lambda: dc.Design(["a", "b"]).fit({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]})),
+        bad("column 'a' must be one-dimensional; got shape (2, 2)", TableError,
+            lambda: dc.Design(["a"]).fit({"a": np.ones((2, 2))})),
+        bad("numeric column 'a' must be finite; got inf in row 1", TableError,
+            lambda: dc.Design(["a"]).fit({"a": [1.0, np.inf, 2.0]})),
+        bad("numeric column 'a' must hold numbers; got 'x' in row 1", TableError,
+            lambda: dc.Design(["a"], types={"a": "numeric"}).fit({"a": ["1", "x"]})),
+        bad("column 'a' must hold numbers, booleans or text; got dtype datetime64", TableError,
+            lambda: dc.Design(["a"]).fit({"a": np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[D]")})),
+        bad("boolean column 'a' must hold only True and False; got 'no', 'yes'", TableError,
+            lambda: dc.Design(["a"], types={"a": "boolean"}).fit({"a": ["yes", "no"]})),
+        bad("column 'a' must hold at least one value; got 2 empty cells", TableError,
+            lambda: dc.Design(["a"], missing="mean").fit({"a": [np.nan, np.nan]})),
+        bad("must stand on a numeric column; got 'a', which is categorical", TableError,
+            lambda: dc.Design([dc.Spline("a")], types={"a": "categorical"}).fit({"a": ["x", "y"]})),
+        bad("must have at least 5 distinct values in column 'a'; got 3", TableError,
+            lambda: dc.Design([dc.Spline("a", 4)]).fit({"a": [1.0, 2.0, 3.0, 3.0]})),
+        bad("a saved design must have format 'deconfound-design'", TableError, lambda: dc.Design.from_json("{}")),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_a_text_that_says_what_to_do(text, error, build):
+    with pytest.raises(error) as caught:
+        build()
+    assert text in str(caught.value)
+
+
+def test_a_failed_fit_leaves_the_design_as_it_was():
+    fitted = design().fit(make_table(50))
+    before = fitted.to_json()
+    with pytest.raises(TableError):
+        fitted.fit({"age": [1.0, 2.0]})
+    assert fitted.to_json() == before
+
+
+def test_a_design_needs_numpy_alone():
+    """In a process that refuses every other third-party package."""
+    code = """
+        import sys
+        class Refuse:
+            def find_spec(self, name, path=None, target=None):
+                root = name.split(".")[0]
+                if root not in sys.stdlib_module_names | {"numpy", "deconfound"}:
+                    raise ImportError("refused " + name)
+        sys.meta_path.insert(0, Refuse())
+        import deconfound as dc
+        table = {"age": [61.0, 70.0, 78.0, 55.0], "site": ["A", "B", "A", "B"]}
+        design = dc.Design(confounds=["age", "site"]).fit(table)
+        print(dc.Design.from_json(design.to_json()).encode(table).shape)
+        try:
+            dc.PMDN
+        except ImportError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["(4, 2)", "refused torch"]
