@@ -48,6 +48,12 @@ def distances(x: Tensor, z: Tensor) -> Tensor:
     """
     if x.shape[1] == 1:
         return (x - z.T).abs_()
+    if x.shape[1] <= _DIRECT_COLUMNS and x.is_cuda:
+        # torch.cdist gives every pair a thread block of its own, which for a few columns is mostly idle.
+        squared = (x[:, :1] - z[:, 0]).square_()
+        for column in range(1, x.shape[1]):
+            squared += (x[:, column, None] - z[:, column]).square_()
+        return squared.sqrt_()
     if x.shape[1] <= _DIRECT_COLUMNS:
         return torch.cdist(x, z, compute_mode="donot_use_mm_for_euclid_dist")
     if x.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
