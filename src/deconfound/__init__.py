@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deconfound import errors, layers, metrics
+    from deconfound.auditing import audit
     from deconfound.design import Design, Interaction, Polynomial, Spline
     from deconfound.layers import (
         MDN,
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
         frozen_statistics,
         split_parameters,
     )
+    from deconfound.report.result import Audit
     from deconfound.surgery import NormalizedModel, normalize
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "errors": "deconfound.errors",
+    "audit": "deconfound.auditing",
+    "Audit": "deconfound.report.result",
     "Design": "deconfound.design",
     "Interaction": "deconfound.design",
     "Polynomial": "deconfound.design",
@@ -41,11 +45,14 @@ _HOMES = {
     "NormalizedModel": "deconfound.surgery",
 }
 
+_ROOMS = ("errors", "layers", "metrics")
+
 __all__ = [
     "MDN",
     "PMDN",
     "RMDN",
     "AlternatingPMDN",
+    "Audit",
     "Design",
     "Interaction",
     "JointPMDN",
@@ -53,6 +60,7 @@ __all__ = [
     "Polynomial",
     "Spline",
     "alternating_step",
+    "audit",
     "frozen_statistics",
     "normalize",
     "split_parameters",
@@ -60,9 +68,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _ROOMS:
         raise AttributeError(f"module 'deconfound' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = import_module(f"deconfound.{name}") if name in _ROOMS else getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
+from deconfound.cli.audit import audit
 from deconfound.cli.demo import demo
 from deconfound.errors import DeconfoundError
 
@@ -19,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(demo)
+app.command()(audit)
 
 _debug = False
 
@@ -37,5 +40,5 @@ def main() -> None:
     except DeconfoundError as error:
         if _debug:
             traceback.print_exc()
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)

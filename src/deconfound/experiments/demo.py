@@ -59,7 +59,8 @@ def train(
         optimizer.step()
         if tick is not None:
             tick()
-    return network.eval()
+    trained: nn.Module = network.eval()
+    return trained
 
 
 def evaluate(network: nn.Module, per_group: int = 2000, seed: int = 1) -> DemoResult:
@@ -84,7 +85,7 @@ def _accuracy(logits: Tensor, group: Tensor) -> float:
 
 
 @torch.no_grad()
-def _outputs(network: nn.Module, data: SyntheticImages) -> tuple[Tensor, Tensor]:
+def _outputs(network: Any, data: SyntheticImages) -> tuple[Tensor, Tensor]:
     """Logits, and the first fully connected layer's output after normalisation."""
     normalized = isinstance(network, dc.NormalizedModel)
     inner = network.network if normalized else network

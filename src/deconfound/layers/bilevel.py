@@ -4,7 +4,8 @@ For white regressors `β_C = E[z_C f]`, so a feature moves the loss directly and
 
     ∂L/∂f_j = g_j − z_jᵀ S / n,   S = E_i[c_i ĝ_i],   g_i = ∂L/∂r_i,   ĝ_i = n g_i
 
-S is a property of the whole distribution and is averaged over batches like β. `ĝ` does not depend on the batch
+S is a property of the whole distribution and is averaged over batches like β, from a start at zero that counts for
+some samples: an S known from one small batch would push every feature the same wrong way. `ĝ` does not depend on the batch
 size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a schedule or
 a GradScaler may change at any step, so S is kept in units of the gradients' running size.
 """
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.gain import GainState, adaptive_gain, stride
+from deconfound.gain import WINDOW, GainState, adaptive_gain, stride
 from deconfound.layers.sync import add_tensors
 
 # A change of the gradients' size by this factor, and by this many times their usual spread, is a change of
@@ -67,23 +68,24 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
 
     in_units = gradient * (-scale).exp()
-    adaptive, gain = adaptive_gain(response.gain, *_votes(response.mean, in_units, removal))
+    votes = _votes(response.mean, in_units, removal)
+    adaptive, gain = adaptive_gain(response.gain, votes, rows, [removal.shape[1]], prior=WINDOW)
     moved = total * (-scale).exp() / rows - response.mean
     mean = response.mean + (adaptive if rate is None else rate) * moved
     new = Response(mean, scale, spread, gain)
     return _where(finite, new, response)
 
 
-def _votes(mean: Tensor, gradient: Tensor, removal: Tensor) -> tuple[Tensor, Tensor]:
-    """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features; and the count."""
+def _votes(mean: Tensor, gradient: Tensor, removal: Tensor) -> Tensor:
+    """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features."""
     part = slice(None, None, stride(gradient.shape[1]))
     gradient, mean = gradient[:, part], mean[:, part]
     squared = removal.square().sum(1) * gradient.square().sum(1)
     squared = squared - 2 * ((removal @ mean) * gradient).sum(1) + mean.square().sum()
     lengths = squared.clamp(min=torch.finfo(squared.dtype).tiny).rsqrt()
     votes = (removal * lengths.unsqueeze(1)).T @ gradient - lengths.sum() * mean
-    votes, rows = add_tensors(votes, removal.new_tensor(float(len(gradient))))
-    return votes, rows
+    (votes,) = add_tensors(votes)
+    return votes
 
 
 def _where(condition: Tensor, new: Response, old: Response) -> Response:

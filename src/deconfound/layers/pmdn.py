@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.functional import Moments, cap_step, innovation, moments, residualize
-from deconfound.gain import GainState, adaptive_gain, new_state, stride
+from deconfound.gain import GainState, adaptive_gain, new_state, spread, stride
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
 from deconfound.layers.rows import Rows
@@ -82,15 +82,21 @@ class PMDN(MetadataLayer):
         self.gradient = gradient
         self.step = step
         self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
-        self._register_gain("gain", self._directions)
+        self._register_gain("gain", self._groups)
         if gradient == "bilevel":
             self.register_buffer("response", torch.zeros(design.confound_directions, *self.coefficient_shape))
             self.register_buffer("response_scale", torch.zeros(()))
             self.register_buffer("response_spread", torch.zeros(()))
-            self._register_gain("response_gain", design.confound_directions)
+            self._register_gain("response_gain", [design.confound_directions])
 
-    def _register_gain(self, prefix: str, directions: int) -> None:
-        for name, value in new_state(directions, self._features)._asdict().items():
+    @property
+    def _groups(self) -> list[int]:
+        """The rows of β that share a gain: confounds, keep, intercept."""
+        confounds = self.design.confound_directions
+        return [confounds, self._directions - 1 - confounds, 1]
+
+    def _register_gain(self, prefix: str, sizes: list[int]) -> None:
+        for name, value in new_state(sizes, self._features)._asdict().items():
             self.register_buffer(f"{prefix}_{name}", value)
 
     def _gain(self, prefix: str) -> GainState:
@@ -127,28 +133,29 @@ class PMDN(MetadataLayer):
         gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, rows))
         batch = Moments(gram, cross, count)
         state = self._gain("gain")
-        rate, new = adaptive_gain(state, votes, count)
+        rate, new = adaptive_gain(state, votes, count, self._groups)
         if self.step == "average":
-            rate = count / (state.samples + count).clamp(min=1)
+            rate = (count / (state.samples + count).clamp(min=1)).expand_as(rate)
         elif self.step != "adaptive":
             rate = torch.full_like(rate, float(self.step))
         step = cap_step(rate, batch)
         new = new._replace(step=step / count.clamp(min=1))
-        stepped = beta + step * innovation(beta, batch)
+        stepped = beta + spread(step, self._groups) * innovation(beta, batch)
         finite = torch.isfinite(stepped).all()
         usable = finite & (count > 0)
         self.beta.copy_(torch.where(usable, stepped.reshape(self.beta.shape), self.beta))
         for buffer, value in zip(state, new, strict=True):
             buffer.copy_(torch.where(usable, value, buffer))
         self._count_skip(finite)
-        return rate
+        return rate[0]
 
     def _votes(self, features: Tensor, rows: Rows) -> Tensor:
-        """What each row alone would move β by, `R_i e_i`, scaled to length one and summed, where it is measured."""
+        """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
         assert rows.regressors is not None
         part = slice(None, None, stride(self._features))
         errors = features[:, part] - rows.regressors @ self._beta()[:, part]
-        directions = nn.functional.normalize(rows.regressors, dim=1)
+        groups = rows.regressors.split(self._groups, dim=1)
+        directions = torch.cat([nn.functional.normalize(group, dim=1) for group in groups], dim=1)
         if rows.weights is not None:
             directions = directions * rows.weights.unsqueeze(1)
         return directions.T @ nn.functional.normalize(errors, dim=1)
