@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
+# pytest already runs one process per core.
+PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 
 .PHONY: demo test test-all check format clean
 
@@ -9,10 +11,10 @@ demo: $(VENV)/.base
 	$(RUN)/deconfound demo
 
 test: check
-	$(RUN)/pytest
+	$(PYTEST)
 
 test-all: check
-	$(RUN)/pytest -m ""
+	$(PYTEST) -m ""
 
 check: $(VENV)/.test
 	$(RUN)/ruff check .

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deconfound import errors, layers, metrics
     from deconfound.auditing import audit
     from deconfound.design import Design, Interaction, Polynomial, Spline
     from deconfound.layers import (

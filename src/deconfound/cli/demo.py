@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def demo(
-    steps: Annotated[int, typer.Option(help="Training steps for each network.", min=1)] = 1500,
+    steps: Annotated[int, typer.Option(help="Training steps for each network.", min=1)] = 1000,
     batch: Annotated[int, typer.Option(help="Images in a batch.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="Seed of data and networks.")] = 0,
 ) -> None:

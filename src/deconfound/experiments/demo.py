@@ -34,7 +34,7 @@ class DemoResult:
 
 
 def train(
-    layer: str | None, steps: int = 1500, batch: int = 20, lr: float = 1e-4, seed: int = 0, tick: Progress | None = None
+    layer: str | None, steps: int = 1000, batch: int = 20, lr: float = 1e-4, seed: int = 0, tick: Progress | None = None
 ) -> nn.Module:
     """Train the CNN of the paper, with `layer` before each ReLU or, for None, plain."""
     torch.manual_seed(seed)

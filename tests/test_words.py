@@ -1,0 +1,161 @@
+"""Words are executed: what the documentation says is run, and every public name has documentation."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import deconfound as dc
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "deconfound"
+
+# Rooms from the bottom up: a file imports only from its own room and from rooms before it.
+ROOMS = [
+    "errors",
+    "design",
+    "functional",
+    "gain",
+    "layers",
+    "surgery",
+    "metrics",
+    "report",
+    "auditing",
+    "models",
+    "data",
+    "experiments",
+    "cli",
+]
+
+
+def python_files():
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deconfound."):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("deconfound."):
+                    yield alias.name.split(".")[1]
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    room = room_of(path)
+    if room == "__init__":
+        return  # the public face may name every room
+    assert room in ROOMS, f"{room} is not in the list of rooms"
+    later = [other for other in imported_rooms(path) if ROOMS.index(other) > ROOMS.index(room)]
+    assert not later, f"{path.name} in {room} imports from {later}"
+
+
+def test_files_are_small():
+    long = {path.name: len(path.read_text().splitlines()) for path in python_files()}
+    assert {name: lines for name, lines in long.items() if lines > 300} == {}
+
+
+@pytest.mark.parametrize("name", dc.__all__)
+def test_every_public_name_is_documented(name):
+    value = getattr(dc, name)
+    assert inspect.getdoc(value)
+    if inspect.isclass(value):
+        undocumented = [
+            method
+            for method, member in vars(value).items()
+            if not method.startswith("_")
+            and callable(getattr(member, "__func__", member))
+            and not inspect.getdoc(member)
+        ]
+        assert not undocumented
+    assert f"`{name}" in (ROOT / "docs" / "reference.md").read_text()
+
+
+def test_public_names_are_those_of_the_lazy_face():
+    assert set(dc.__all__) <= set(dir(dc))
+    with pytest.raises(AttributeError, match="module 'deconfound' has no attribute 'Nonsense'"):
+        _ = dc.Nonsense
+
+
+def test_modules_say_what_they_are():
+    for module in pkgutil.walk_packages([str(SOURCE)], "deconfound."):
+        assert importlib.import_module(module.name).__doc__, module.name
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    loaded = run("""
+        import sys
+        import deconfound
+        roots = {name.split(".")[0] for name in sys.modules}
+        print(sorted(roots & {"torch", "pandas", "numpy", "scipy", "rich", "typer"}))
+    """)
+    assert loaded.strip() == "[]"
+
+
+def test_layers_and_surgery_need_only_torch_and_numpy():
+    loaded = run("""
+        import sys
+        import deconfound as dc
+        dc.PMDN, dc.normalize
+        roots = {name.split(".")[0] for name in sys.modules}
+        print(sorted(roots & {"pandas", "rich", "typer", "sklearn", "monai"}))
+    """)
+    assert loaded.strip() == "[]"
+
+
+def blocks(path):
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/theory.md", "docs/attach.md"])
+def test_python_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = blocks(ROOT / page)
+    assert found
+    namespace = {"__name__": page}
+    for block in found:
+        exec(compile(block, page, "exec"), namespace)
+
+
+def test_functions_named_in_the_theory_exist():
+    named = re.findall(r"`(deconfound\.[a-z_.A-Z]+)`", (ROOT / "docs" / "theory.md").read_text())
+    assert len(named) > 8
+    for name in named:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} → {target}"
+
+
+def test_the_command_is_there_and_helps():
+    done = subprocess.run([str(Path(sys.executable).parent / "deconfound"), "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "demo" in done.stdout
+
+
+def test_version_is_the_one_in_the_changelog():
+    assert f"## [{dc.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
