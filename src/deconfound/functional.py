@@ -51,7 +51,7 @@ def penalty(features: Tensor, regressors: Tensor, coefficients: Tensor, weights:
 def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None) -> Moments:
     """Sum `RᵀR` and `Rᵀf` over the rows of a batch; rows of weight 0 take no part."""
     weighted = regressors if weights is None else regressors * weights.unsqueeze(-1)
-    rows = weights.sum() if weights is not None else regressors.new_tensor(float(len(regressors)))
+    rows = weights.sum() if weights is not None else regressors.new_full((), float(len(regressors)))
     return Moments(weighted.T @ regressors, weighted.T @ features, rows)
 
 
