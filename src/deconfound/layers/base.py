@@ -81,9 +81,9 @@ class MetadataLayer(nn.Module, ABC):
             if self.training:
                 raise ShapeError("metadata must be given in training; got None. Write metadata=design.encode(rows).")
             return x
-        tensor = as_tensor(metadata, self.design, len(x))
+        tensor = as_tensor(metadata, self.design, x.shape[0])
         refuse_nan(tensor, self.design, self.training)
-        mask = as_mask(fit_on, len(x), x.device) if self.training else None
+        mask = as_mask(fit_on, x.shape[0], x.device) if self.training else None
         return self.normalise(x, self.prepare(tensor.to(x.device), mask))
 
     @final
@@ -217,12 +217,12 @@ class MetadataLayer(nn.Module, ABC):
         if not agrees:
             wanted = ", ".join("any" if size is None else str(size) for size in self.feature_shape)
             raise ShapeError(f"features must have shape (n, {wanted}); got {tuple(x.shape)}.")
-        if len(x) == 0:
+        if x.shape[0] == 0:  # len() would fix the batch size of an exported model
             raise ShapeError("features must have at least one row; got none.")
 
     def _flatten(self, x: Tensor) -> Tensor:
         if self.share is None:
-            return x.reshape(len(x), -1)
+            return x.flatten(1)
         return x.movedim(self.channel_axis, 1).flatten(2) if x.ndim > 2 else x
 
     def _unflatten(self, flat: Tensor, like: Tensor) -> Tensor:

@@ -107,8 +107,7 @@ class PMDN(MetadataLayer):
 
     def _train(self, x: Tensor, rows: Rows) -> Tensor:
         assert rows.regressors is not None
-        update = self._may_update()
-        rate = self._learn(x.detach(), rows) if update else None
+        rate = self._learn(x.detach(), rows) if self._may_update() else None
         confounds = rows.removal.shape[1]
         beta = self._beta()[:confounds]
         if self.gradient == "frozen":
@@ -118,8 +117,9 @@ class PMDN(MetadataLayer):
             regressors = regressors * (rows.weights / rows.weights.mean().clamp(min=1e-6)).unsqueeze(-1)
         buffers = (self.response.view(confounds, self._features), self.response_scale, self.response_spread)
         fixed = None if self.step == "adaptive" else rate
+        learn = self.updating  # also where activations are recomputed: backward runs once
         residual: Tensor = BilevelResidual.apply(
-            x, rows.removal @ beta, rows.removal, regressors, fixed, update, *buffers, *self._gain("response_gain")
+            x, rows.removal @ beta, rows.removal, regressors, fixed, learn, *buffers, *self._gain("response_gain")
         )
         return residual
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,9 +19,10 @@ from deconfound.layers.rows import Rows
 class Pass:
     """One forward of a model: its metadata, and what has been done with them so far."""
 
-    def __init__(self, metadata: Tensor | None, fit_on: Tensor | None) -> None:
+    def __init__(self, metadata: Tensor | None, fit_on: Tensor | None, training: bool) -> None:
         self.metadata = metadata
         self.fit_on = fit_on
+        self.training = training
         self.called: set[str] = set()
         self._rows: dict[tuple[bool, torch.dtype, torch.device], Rows] = {}
 
@@ -35,6 +36,10 @@ class Pass:
         return self._rows[key]
 
 
+def _nothing() -> None:
+    """No pass."""
+
+
 class Carrier:
     """Holds the pass that is under way. Nothing of it is copied or saved with a model."""
 
@@ -42,6 +47,8 @@ class Carrier:
         self._by_thread: dict[int, Pass] = {}
         self._traced: Pass | None = None
         self._awaiting_backward: weakref.WeakSet[Pass] = weakref.WeakSet()
+        self._reached_by_backward: Callable[[], Pass | None] = _nothing
+        self.building = threading.Lock()
 
     @contextmanager
     def carry(self, current: Pass) -> Iterator[None]:
@@ -67,29 +74,36 @@ class Carrier:
     def current(self, path: str) -> Pass:
         """The pass that a layer belongs to: the one under way, or the one whose activations are recomputed."""
         if torch.compiler.is_compiling():
-            assert self._traced is not None
-            return self._traced
-        found = self._by_thread.get(threading.get_ident())
-        if found is not None:
-            return found
+            found = self._traced
+        else:
+            found = self._by_thread.get(threading.get_ident()) or self._recomputed(path)
+        if found is None:
+            raise DeconfoundError(
+                f"the network must be called through its normalised model; got a direct call that reached {path!r}. "
+                "Write model(inputs, metadata=design.encode(rows)), or model.remove() to have the plain network back."
+            )
+        return found
+
+    def _recomputed(self, path: str) -> Pass | None:
+        """With activation checkpointing, backward calls the modules again, outside of any pass."""
+        if torch._C._current_graph_task_id() == -1:
+            return None
+        reached = self._reached_by_backward()
+        if reached is not None:
+            return reached
         waiting = list(self._awaiting_backward)
-        if torch._C._current_graph_task_id() != -1 and len(waiting) == 1:
-            return waiting[0]
-        if waiting and torch._C._current_graph_task_id() != -1:
+        if len(waiting) > 1:
             raise DeconfoundError(
                 f"recomputing {path!r} must belong to one forward; got {len(waiting)} that still wait for their "
                 "backward. With activation checkpointing, run backward after each forward."
             )
-        raise DeconfoundError(
-            f"the network must be called through its normalised model; got a direct call that reached {path!r}. "
-            "Write model(inputs, metadata=design.encode(rows)), or model.remove() to have the plain network back."
-        )
+        return waiting[0] if waiting else None
 
     def keep_for_backward(self, current: Pass, output: Tensor) -> None:
-        """Remember the pass for as long as the graph of its output lives: checkpointing may recompute it."""
+        """Remember the pass for as long as the graph of an output lives: checkpointing may recompute it."""
         if output.requires_grad and not torch.compiler.is_compiling():
             self._awaiting_backward.add(current)
-            output.register_hook(_Keep(current))
+            output.register_hook(_Keep(current, self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Carrier:
         """A new one: passes belong to the model that runs them."""
@@ -103,10 +117,11 @@ class Carrier:
 
 
 class _Keep:
-    """Does nothing to a gradient; its life is that of the graph it hangs on."""
+    """Does nothing to a gradient: it lives as long as the graph, and notes which pass backward has reached."""
 
-    def __init__(self, current: Pass) -> None:
+    def __init__(self, current: Pass, carrier: Carrier) -> None:
         self.current = current
+        self.carrier = carrier
 
     def __call__(self, gradient: Tensor) -> None:
-        return None
+        self.carrier._reached_by_backward = weakref.ref(self.current)

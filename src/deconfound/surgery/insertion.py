@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,14 +57,9 @@ class Insertion:
         """Make the layer that a checkpoint describes."""
         design, feature_shape, share, channel_axis = read_state(state)
         self.design = design
-        self.place = Place(
-            self.place.path,
-            self.place.module,
-            self.place.where,
-            feature_shape,
-            share,
-            channel_axis,
-            self.place.batch_axis,
+        axis = self.place.batch_axis if len(feature_shape) == 2 and channel_axis == -1 else 0
+        self.place = replace(
+            self.place, feature_shape=feature_shape, share=share, channel_axis=channel_axis, batch_axis=axis
         )
         return self.build()
 
@@ -84,7 +80,7 @@ class Insertion:
         """The hook: with `output` it follows a module, without it precedes one."""
         value = output[0] if output else inputs
         current = self.carrier.current(self.place.path)
-        features = features_of(value, self.place.path)
+        features = features_of(value, self.place.path, self.place.where)
         self._once(current)
         normalised = self._normalise(module, features, current)
         return with_features(value, normalised)
@@ -99,25 +95,36 @@ class Insertion:
             )
         current.called.add(self.place.path)
 
-    def _normalise(self, module: nn.Module, features: Tensor, current: Pass) -> Tensor:
+    def _ready(self, module: nn.Module, features: Tensor, training: bool) -> MetadataLayer:
+        """The layer, built now if this is its first forward."""
         if self.layer is None:
-            self.place = shaped(self.place, module, features)
-            self.build().to(features.device).train(module.training)
-            assert self.layer is not None
+            if torch.compiler.is_compiling():
+                raise DeconfoundError(
+                    f"the layer at {self.place.path!r} must exist before the model is compiled or exported; got none "
+                    "yet. Pass example= to normalize, or call the model once before."
+                )
+            with self.carrier.building:
+                if self.layer is None:
+                    self.place = shaped(self.place, module, features)
+                    self.build().to(features.device).train(training)
+        assert self.layer is not None
+        return self.layer
+
+    def _normalise(self, module: nn.Module, features: Tensor, current: Pass) -> Tensor:
+        layer = self._ready(module, features, current.training)
         axis = self.place.batch_axis
         x = features.movedim(axis, 0) if axis else features
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        self.layer._check_features(x)
-        if current.metadata is None:
-            out = x
-        else:
-            if len(x) != len(current.metadata):
-                raise ShapeError(
-                    f"features of {self.place.path!r} must have one row per row of metadata; got "
-                    f"{len(x)} for {len(current.metadata)}. Choose a module whose first axis is the samples."
-                )
-            out = self.layer.normalise(x, current.rows(self.layer, x.device))
-            if self.layer.training:
-                self.carrier.keep_for_backward(current, out)
-        return out.movedim(0, axis) if axis else out
+        if current.metadata is not None and x.shape[0] != current.metadata.shape[0]:
+            raise ShapeError(
+                f"metadata must have one row per sample; got {current.metadata.shape[0]} rows for {x.shape[0]} samples "
+                f"at {self.place.path!r}. Encode the table rows of exactly this batch; if they are, axis {axis} of the "
+                "features there is not the samples: choose another module."
+            )
+        layer._check_features(x)
+        if current.metadata is not None:
+            x = layer.normalise(x, current.rows(layer, x.device))
+            if layer.training:
+                self.carrier.keep_for_backward(current, x)
+        return x.movedim(0, axis) if axis else x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from deconfound.design import Design
 from deconfound.errors import OptionError, ShapeError
-from deconfound.surgery.outputs import batch_axis, features_of, is_sequence
+from deconfound.surgery.outputs import features_of, is_sequence, part_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Place:
         feature_shape: The shape of one sample's features there; None until the first forward has shown it.
         share: Whether positions share coefficients.
         channel_axis: Where the channels are, with `share`.
-        batch_axis: Where the samples are.
+        batch_axis: Where the samples are; before the shape is known, where they are if it is a sequence.
+        part: Which part of the output it normalises, where the output is more than a tensor.
     """
 
     path: str
@@ -36,6 +37,7 @@ class Place:
     share: str | None = None
     channel_axis: int = 1
     batch_axis: int = 0
+    part: str = ""
 
     def coefficients(self, design: Design) -> int | None:
         """How many numbers β has here."""
@@ -71,42 +73,53 @@ class Plan:
                     "at first forward" if shape is None else "×".join("?" if s is None else str(s) for s in shape),
                     "?" if count is None else f"{count:,}",
                     "?" if count is None else f"{4 * count:,}",
-                    f"insert {self.layer} {place.where}" + (", positions share" if place.share else ""),
+                    _action(self.layer, place),
                 )
             )
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def observe(
-    network: nn.Module, modules: Mapping[str, nn.Module], example: Any, where: str
-) -> dict[str, list[tuple[Tensor, nn.Module]]]:
+def _action(layer: str, place: Place) -> str:
+    words = [f"insert {layer} {place.where}"]
+    if place.part:
+        words.append(f"on output{place.part} only")
+    if place.share and place.feature_shape is not None:
+        words.append("positions share")
+    return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module, as the example showed it."""
+
+    features: Tensor
+    part: str
+
+
+def observe(network: nn.Module, modules: Mapping[str, nn.Module], example: Any, where: str) -> dict[str, list[Call]]:
     """Run the network once on an example, without changing it, and collect the features at each module.
 
     Args:
-        network: Run in eval mode and without gradients; its modes are restored.
+        network: Run in eval mode and without gradients; its modes and the random state are restored.
         modules: Where to look.
         example: One batch: a tensor, a tuple of positional or a mapping of keyword arguments.
         where: "after" or "before" the module.
     """
-    seen: dict[str, list[tuple[Tensor, nn.Module]]] = {path: [] for path in modules}
+    seen: dict[str, list[Call]] = {path: [] for path in modules}
     modes = {module: module.training for module in network.modules()}
     handles = []
+
+    def look(path: str, value: object) -> None:
+        seen[path].append(Call(features_of(value, path, where), part_of(value) if where == "after" else ""))
+
     for path, module in modules.items():
         if where == "after":
-            handles.append(
-                module.register_forward_hook(
-                    lambda module, _, output, path=path: seen[path].append((features_of(output, path), module))
-                )
-            )
+            handles.append(module.register_forward_hook(lambda _, inputs, output, path=path: look(path, output)))
         else:
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda module, args, path=path: seen[path].append((features_of(args, path), module))
-                )
-            )
+            handles.append(module.register_forward_pre_hook(lambda _, inputs, path=path: look(path, inputs)))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng():
             network.eval()
             if isinstance(example, Mapping):
                 network(**example)
@@ -131,12 +144,13 @@ def refuse_lazy(network: nn.Module) -> None:
 
 
 def place(
-    path: str, module: nn.Module, where: str, share: str | None, seen: list[tuple[Tensor, nn.Module]] | None
+    path: str, module: nn.Module, where: str, share: str | None, sequence_axis: int, seen: list[Call] | None
 ) -> Place:
     """The place for one module, with its shape if an example was run."""
     name = type(module).__name__
+    planned = Place(path, name, where, share=share, batch_axis=sequence_axis)
     if seen is None:
-        return Place(path, name, where, share=None if share == "auto" else share)
+        return planned
     if not seen:
         raise OptionError(
             f"module {path!r} must be called by the network's forward; got no call of {name}. "
@@ -147,7 +161,7 @@ def place(
             f"module {path!r} must be called once per forward; got {len(seen)} calls of {name}. A layer there "
             "would mix different features: choose modules that are called once."
         )
-    return shaped(Place(path, name, where, share=share), module, seen[0][0])
+    return shaped(replace(planned, part=seen[0].part), module, seen[0].features)
 
 
 def shaped(planned: Place, module: nn.Module, features: Tensor) -> Place:
@@ -157,12 +171,12 @@ def shaped(planned: Place, module: nn.Module, features: Tensor) -> Place:
             f"module {planned.path!r} must have floating-point features of shape (n, …); got {features.dtype} "
             f"of shape {tuple(features.shape)}. Choose another module."
         )
-    axis = batch_axis(module, features)
     sequence = is_sequence(module, features)
+    axis = planned.batch_axis if sequence else 0
     share = ("positions" if sequence else None) if planned.share == "auto" else planned.share
     channel = -1 if sequence else 1
     sizes: list[int | None] = [size for index, size in enumerate(features.shape) if index != axis]
     if share:
         kept = channel % features.ndim - 1
         sizes = [size if index == kept else None for index, size in enumerate(sizes)]
-    return Place(planned.path, planned.module, planned.where, tuple(sizes), share, channel, axis)
+    return replace(planned, feature_shape=tuple(sizes), share=share, channel_axis=channel, batch_axis=axis)

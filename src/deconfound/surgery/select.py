@@ -37,7 +37,9 @@ def select(network: nn.Module, at: Selector | Iterable[Selector]) -> dict[str, n
             faults.append(_no_match(selector, modules))
     if faults:
         raise OptionError("\n".join(faults))
-    return {path: module for path, module in modules.items() if path in chosen}
+    # A module registered under two names is one module, and takes one layer.
+    first = {module: path for path, module in reversed(modules.items()) if path in chosen}
+    return {path: module for path, module in modules.items() if first.get(module) == path}
 
 
 def _matches(selector: object, path: str, module: nn.Module) -> bool:

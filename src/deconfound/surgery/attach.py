@@ -1,0 +1,171 @@
+"""`normalize`: attach metadata layers to a network; every check comes before the first change."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from torch import nn
+
+from deconfound.design import Design
+from deconfound.errors import DeconfoundError, OptionError
+from deconfound.layers import MDN, PMDN, RMDN, AlternatingPMDN, JointPMDN, MetadataLayer
+from deconfound.layers.alternating import PenaltyLayer
+from deconfound.surgery.insertion import Insertion
+from deconfound.surgery.model import NormalizedModel
+from deconfound.surgery.outputs import sequence_axis
+from deconfound.surgery.plan import Call, Place, Plan, observe, place, refuse_lazy
+from deconfound.surgery.select import Selector, select
+
+LAYERS: dict[str, type[MetadataLayer]] = {
+    "mdn": MDN,
+    "pmdn": PMDN,
+    "rmdn": RMDN,
+    "pmdn-alternating": AlternatingPMDN,
+    "pmdn-joint": JointPMDN,
+}
+
+
+def normalize(
+    network: nn.Module,
+    design: Design,
+    at: Selector | Iterable[Selector] | None = None,
+    layer: str = "pmdn",
+    *,
+    example: Any = None,
+    where: Literal["after", "before"] = "after",
+    share: Literal["auto", "positions"] | None = "auto",
+    layer_norm: bool = False,
+    dry_run: bool = False,
+    **options: Any,
+) -> Any:
+    """Attach confounder-removing layers to a network.
+
+    Args:
+        network: Any module. Its code is not edited; `model.remove()` gives it back.
+        design: A fitted design.
+        at: Where: module names, globs (`"layer4.*"`), module types, predicates of path and module, or a list of
+            these. None picks every linear layer with flat features `(n, d)`, the network's fully connected head
+            with its output, and needs `example`; a network without one takes its last convolution.
+        layer: "pmdn", "mdn", "rmdn", "pmdn-alternating" or "pmdn-joint".
+        example: One batch of inputs (a tensor, a tuple of positional or a mapping of keyword arguments), run
+            once in eval mode to find the feature shapes. Without it they are found at the first forward, which
+            layers with parameters cannot wait for.
+        where: "after" a module normalises its output, "before" its first input. Of an output that is a tuple, a mapping
+            or a dataclass the first tensor is normalised, and the plan says which: for an `nn.LSTM` the outputs at
+            every position, not the last state.
+        share: "auto" shares coefficients over the positions of sequences, whose length may vary, and gives all
+            other features their own. "positions" shares always, None never.
+        layer_norm: Put a LayerNorm before each layer, as the paper does. It divides each sample by its own norm,
+            which mixes label and confound in a way that a linear layer cannot undo: on the synthetic data
+            .859 accuracy against the ceiling of .833, where no LayerNorm gives .833.
+        dry_run: Return the plan, and change nothing.
+        **options: The layer's own options.
+
+    Returns:
+        A `NormalizedModel`, or the `Plan` if `dry_run`.
+
+    Example:
+        >>> import torch, deconfound as dc
+        >>> table = {"age": [61.0, 70.0, 78.0, 55.0], "sex": ["F", "M", "F", "M"], "dx": [0, 1, 1, 0]}
+        >>> design = dc.Design(confounds=["age", "sex"], keep=["dx"]).fit(table)
+        >>> network = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        >>> print(dc.normalize(network, design, at=["0", "2"], example=torch.randn(4, 3), dry_run=True))
+        path  module  features  coefficients  bytes  action
+        0     Linear  8         32            128    insert pmdn after
+        2     Linear  1         4             16     insert pmdn after
+        >>> model = dc.normalize(network, design, at=["0", "2"])
+        >>> model(torch.randn(4, 3), metadata=design.encode(table)).shape
+        torch.Size([4, 1])
+    """
+    kind = _kind(layer, design, options)
+    if where not in ("after", "before"):
+        raise OptionError(f"where must be 'after' or 'before'; got {where!r}.")
+    if share not in ("auto", "positions", None):
+        raise OptionError(f"share must be 'auto', 'positions' or None; got {share!r}.")
+    refuse_lazy(network)
+    _refuse_normalised(network)
+    needs_shapes = layer_norm or issubclass(kind, PenaltyLayer) or at is None
+    if example is None and needs_shapes:
+        reason = "at=None" if at is None else "layer_norm=True" if layer_norm else f"layer={layer!r}"
+        raise OptionError(f"example must be given with {reason}; got None. Pass one batch of the network's inputs.")
+    modules = _candidates(network) if at is None else select(network, at)
+    seen = None if example is None else observe(network, modules, example, where)
+    if at is None:
+        assert seen is not None
+        modules = _sensible(modules, seen)
+    plan = Plan(_places(network, modules, where, share, seen), design, layer)
+    return plan if dry_run else NormalizedModel(network, plan, kind, layer_norm, options)
+
+
+def _kind(layer: str, design: Design, options: dict[str, Any]) -> type[MetadataLayer]:
+    """The layer's class, after one has been made with these options to see that they are right."""
+    if layer not in LAYERS:
+        raise OptionError(f"layer must be one of {', '.join(map(repr, LAYERS))}; got {layer!r}.")
+    kind = LAYERS[layer]
+    known = [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in ("share", "channel_axis")
+    ]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, "example", "where", "share", "layer_norm", "dry_run"], n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise OptionError(
+                f"options of layer={layer!r} must be among {', '.join(known) or 'none'}; got {name!r}.{hint}"
+            )
+    kind(design, 1, **options)
+    return kind
+
+
+def _refuse_normalised(network: nn.Module) -> None:
+    for path, module in network.named_modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(isinstance(hook, Insertion) for hook in hooks):
+            raise OptionError(
+                f"network must be plain; got one with a layer at {path!r} already. Name all places in one call, or "
+                "call remove() on the model that holds it."
+            )
+
+
+def _places(
+    network: nn.Module,
+    modules: dict[str, nn.Module],
+    where: str,
+    share: str | None,
+    seen: dict[str, list[Call]] | None,
+) -> tuple[Place, ...]:
+    places, faults = [], []
+    for path, module in modules.items():
+        calls = None if seen is None else seen[path]
+        try:
+            places.append(place(path, module, where, share, sequence_axis(network, path), calls))
+        except DeconfoundError as fault:
+            faults.append(str(fault))
+    if faults:
+        raise OptionError("\n".join(faults))
+    return tuple(places)
+
+
+def _candidates(network: nn.Module) -> dict[str, nn.Module]:
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return {path: module for path, module in network.named_modules() if path and isinstance(module, kinds)}
+
+
+def _sensible(modules: dict[str, nn.Module], seen: dict[str, list[Call]]) -> dict[str, nn.Module]:
+    """The fully connected head: linear layers that are called once with flat features; else the last convolution."""
+    called = {path: module for path, module in modules.items() if len(seen[path]) == 1}
+    flat: dict[str, nn.Module] = {
+        path: module
+        for path, module in called.items()
+        if isinstance(module, nn.Linear) and seen[path][0].features.ndim == 2
+    }
+    convolutions = [path for path, module in called.items() if not isinstance(module, nn.Linear)]
+    if flat:
+        return flat
+    if convolutions:
+        return {convolutions[-1]: modules[convolutions[-1]]}
+    raise OptionError("at=None must find linear layers with flat features or a convolution; got neither. Name modules.")
