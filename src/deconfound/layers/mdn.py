@@ -92,7 +92,8 @@ class MDN(MetadataLayer):
         batch = add_moments(moments(features, rows.regressors, rows.weights))
         count = batch.rows.clamp(min=1)
         if self._may_update():
-            self._follow(self.mean, batch.cross[-1] / count, batch.cross)
+            with torch.no_grad():
+                self._follow(self.mean, batch.cross[-1] / count, batch.cross)
         if self.gram == "batch":
             beta = least_squares(batch)
         else:
@@ -100,10 +101,11 @@ class MDN(MetadataLayer):
             # The last regressor is 1: its row of the Gram matrix holds the sums of the others.
             beta = (batch.cross - batch.gram[:, -1:] * shift) / count
         if self._may_update():
-            self._follow(self.beta, beta, batch.cross)
-            finite = torch.isfinite(batch.cross).all()
-            self.batches.add_(finite.to(self.batches.dtype))
-            self._count_skip(finite)
+            with torch.no_grad():
+                self._follow(self.beta, beta, batch.cross)
+                finite = torch.isfinite(batch.cross).all()
+                self.batches.add_(finite.to(self.batches.dtype))
+                self._count_skip(finite)
         return residualize(x, rows.removal, beta[: rows.removal.shape[1]])
 
     def _corrected_mean(self) -> Tensor:
@@ -114,5 +116,5 @@ class MDN(MetadataLayer):
 
     def _follow(self, running: Tensor, value: Tensor, cross: Tensor) -> None:
         finite = torch.isfinite(cross).all()
-        moved = torch.lerp(running, value.detach().reshape(running.shape).to(running), self.momentum)
+        moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum)
         running.copy_(torch.where(finite, moved, running))
