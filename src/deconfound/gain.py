@@ -67,7 +67,7 @@ def spread(gains: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def adaptive_gain(
-    state: GainState, votes: Tensor, rows: Tensor, sizes: Sequence[int], prior: float = 0.0
+    state: GainState, votes: Tensor, rows: Tensor, sizes: Sequence[int], prior: Tensor | float = 0.0
 ) -> tuple[Tensor, GainState]:
     """The gain of each group for a batch, `(groups,)`, and the state after it.
 
@@ -77,7 +77,7 @@ def adaptive_gain(
             have length one in each group.
         rows: n, a scalar.
         sizes: How many rows each group has.
-        prior: How many samples the start at zero counts for.
+        prior: How many samples the start at zero counts for; one number, or one per group.
     """
     others = (rows - 1).clamp(min=0)
     within = (_by_group(votes * votes, sizes) - rows) / (rows * others).clamp(min=1)

@@ -17,6 +17,9 @@ from deconfound.layers.bilevel import BilevelResidual
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_tensors
 
+# How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
+START = 30.0
+
 
 class PMDN(MetadataLayer):
     """Metadata normalisation whose coefficients are learned on all samples, in one forward and one backward pass.
@@ -53,13 +56,16 @@ class PMDN(MetadataLayer):
         >>> design = dc.Design(confounds=["age"]).fit(table)
         >>> layer = dc.PMDN(design, 1)
         >>> features = 0.5 * torch.tensor(table["age"])[:, None] + 3
-        >>> layer(features, design.encode(table)).ravel()  # the mean stays, the effect of age is gone
+        >>> for _ in range(200):  # training: each forward also learns
+        ...     residual = layer(features, design.encode(table))
+        >>> residual.ravel()  # the mean stays, the effect of age is gone
         tensor([36., 36., 36., 36.])
-        >>> layer.eval()(features[:1], design.encode({"age": [61.0]})).item()
+        >>> layer.eval()(features[:1], design.encode({"age": [61.0]})).round(decimals=2).item()
         36.0
     """
 
     beta: Tensor
+    prior: Tensor
     response: Tensor
     response_scale: Tensor
     response_spread: Tensor
@@ -83,6 +89,7 @@ class PMDN(MetadataLayer):
         self.step = step
         self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
         self._register_gain("gain", self._groups)
+        self.register_buffer("prior", torch.tensor([START, START, 0.0]), persistent=False)
         if gradient == "bilevel":
             self.register_buffer("response", torch.zeros(design.confound_directions, *self.coefficient_shape))
             self.register_buffer("response_scale", torch.zeros(()))
@@ -133,7 +140,7 @@ class PMDN(MetadataLayer):
         gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, rows))
         batch = Moments(gram, cross, count)
         state = self._gain("gain")
-        rate, new = adaptive_gain(state, votes, count, self._groups)
+        rate, new = adaptive_gain(state, votes, count, self._groups, self.prior)
         if self.step == "average":
             rate = (count / (state.samples + count).clamp(min=1)).expand_as(rate)
         elif self.step != "adaptive":
