@@ -152,3 +152,15 @@ def test_shared_positions_have_the_gradient_of_the_closed_form(cohort, shape):
     loss(layer(a, cohort.metadata)).backward()
     loss(closed(b)).backward()
     torch.testing.assert_close(a.grad, b.grad, atol=1e-10, rtol=0)
+
+
+def test_backward_under_half_precision_autocast_keeps_the_average_finite(cohort):
+    """A loss scale that overflows half-precision products, with backward inside the autocast block."""
+    layer = dc.PMDN(cohort.design, 5)
+    features = cohort.features.float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.float16):
+        for _ in range(3):
+            (2.0**20 * layer(features, cohort.metadata).square().mean()).backward()
+    assert layer.response.abs().max() > 0
+    assert torch.isfinite(layer.response).all()
+    assert torch.isfinite(features.grad).all()

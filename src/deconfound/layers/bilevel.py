@@ -5,9 +5,9 @@ For white regressors `β_C = E[z_C f]`, so a feature moves the loss directly and
     ∂L/∂f_j = g_j − z_jᵀ S / n,   S = E_i[c_i ĝ_i],   g_i = ∂L/∂r_i,   ĝ_i = n g_i
 
 S is a property of the whole distribution and is averaged over batches like β, from a start at zero that counts for
-some samples: an S known from one small batch would push every feature the same wrong way. `ĝ` does not depend on the batch
-size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a schedule or
-a GradScaler may change at any step, so S is kept in units of the gradients' running size.
+some samples: an S known from one small batch would push every feature the same wrong way. `ĝ` does not depend on
+the batch size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a
+schedule or a GradScaler may change at any step, so S is kept in units of the gradients' running size.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
         removal: c, `(n, q_C)`.
         rate: A fixed share of this batch in S; None for the adaptive gain.
     """
-    rows = removal.new_tensor(float(len(gradient)))
+    rows = removal.new_full((), float(len(gradient)))
     rows, square, total = add_tensors(rows, gradient.square().sum(), removal.T @ gradient)
     size = (square / (rows * gradient.shape[1])).sqrt()
-    finite = torch.isfinite(size)
+    finite = torch.isfinite(size) & torch.isfinite(total).all()
     started = response.gain.samples > 0
 
     change = torch.where(finite & (size > 0), size.log() - response.scale, 0.0)
@@ -80,9 +80,10 @@ def _votes(mean: Tensor, gradient: Tensor, removal: Tensor) -> Tensor:
     """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features."""
     part = slice(None, None, stride(gradient.shape[1]))
     gradient, mean = gradient[:, part], mean[:, part]
-    squared = removal.square().sum(1) * gradient.square().sum(1)
-    squared = squared - 2 * ((removal @ mean) * gradient).sum(1) + mean.square().sum()
-    lengths = squared.clamp(min=torch.finfo(squared.dtype).tiny).rsqrt()
+    parts = removal.square().sum(1) * gradient.square().sum(1) + mean.square().sum()
+    squared = parts - 2 * ((removal @ mean) * gradient).sum(1)
+    # Where the two parts cancel, what is left is rounding and must not count as a full vote.
+    lengths = torch.maximum(squared, 1e-6 * parts).clamp(min=torch.finfo(squared.dtype).tiny).rsqrt()
     votes = (removal * lengths.unsqueeze(1)).T @ gradient - lengths.sum() * mean
     (votes,) = add_tensors(votes)
     return votes
@@ -117,9 +118,13 @@ class BilevelResidual(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Add the way through β to the gradient."""
+        """Add the way through β to the gradient; in full precision, also where backward runs under autocast."""
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            return BilevelResidual._backward(ctx, gradients[0])
+
+    @staticmethod
+    def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         removal, regressors = ctx.saved_tensors
-        (gradient,) = gradients
         n, positions = len(gradient), gradient[0, 0].numel()
         mean, scale, spread, *gain = ctx.response
         response = Response(mean, scale, spread, GainState(*gain))
