@@ -96,7 +96,7 @@ def test_both_processes_hold_the_same_state_also_after_an_uneven_last_batch(lear
         assert torch.equal(value, second[key]), key
 
 
-@pytest.mark.parametrize("name", ["mdn-batch", "rmdn"])
+@pytest.mark.parametrize("name", LAYERS)
 def test_an_uneven_last_batch_is_fitted_as_the_rows_that_it_has(learned, name):
     """Before the last step all parameters agree, so its β must be that of the 20 rows in one process."""
     cohort = make_cohort(STEPS * BATCH)
