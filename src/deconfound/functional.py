@@ -40,6 +40,11 @@ def residualize(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tens
     return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
 
 
+def pool_positions(features: Tensor) -> Tensor:
+    """`(n, d, positions)` → `(n, d)`: one coefficient fits the mean of the positions as it fits them all."""
+    return features.mean(-1) if features.ndim == 3 else features
+
+
 def penalty(features: Tensor, regressors: Tensor, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
     """`½ Σ_features mean_samples (f − Rβ)²`: Eq. 7 scaled so that SGD with rate η is the one-pass step."""
     errors = (features - regressors @ coefficients).square().sum(-1)

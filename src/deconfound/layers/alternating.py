@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.functional import penalty, residualize
+from deconfound.functional import penalty, pool_positions, residualize
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.rows import Rows
 
@@ -47,7 +47,7 @@ class PenaltyLayer(MetadataLayer):
 
     def _penalise(self, x: Tensor, rows: Rows) -> None:
         assert rows.regressors is not None
-        features = x.mean(-1) if x.ndim == 3 else x
+        features = pool_positions(x)
         finite = torch.isfinite(features).all()
         # Where features are not finite the fit itself stands in, so that the penalty's gradient is zero.
         features = torch.where(finite, features, rows.regressors @ self._beta().detach())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import least_squares, moments, residualize
+from deconfound.functional import Moments, least_squares, moments, pool_positions, residualize
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_moments
@@ -88,33 +88,26 @@ class MDN(MetadataLayer):
 
     def _train(self, x: Tensor, rows: Rows) -> Tensor:
         assert rows.regressors is not None
-        features = x.mean(-1) if x.ndim == 3 else x
-        batch = add_moments(moments(features, rows.regressors, rows.weights))
-        count = batch.rows.clamp(min=1)
-        if self._may_update():
-            with torch.no_grad():
-                self._follow(self.mean, batch.cross[-1] / count, batch.cross)
-        if self.gram == "batch":
-            beta = least_squares(batch)
-        else:
-            shift = self._corrected_mean() if self.center else torch.zeros_like(batch.cross[-1])
-            # The last regressor is 1: its row of the Gram matrix holds the sums of the others.
-            beta = (batch.cross - batch.gram[:, -1:] * shift) / count
-        if self._may_update():
-            with torch.no_grad():
-                self._follow(self.beta, beta, batch.cross)
-                finite = torch.isfinite(batch.cross).all()
-                self.batches.add_(finite.to(self.batches.dtype))
-                self._count_skip(finite)
+        batch = add_moments(moments(pool_positions(x), rows.regressors, rows.weights))
+        update, finite = self._may_update(), torch.isfinite(batch.cross.detach()).all()
+        if update:
+            self.batches.add_(finite.to(self.batches.dtype))
+            self._count_skip(finite)
+            self._follow(self.mean, batch.cross[-1].detach() / batch.rows.clamp(min=1), finite)
+        beta = least_squares(batch) if self.gram == "batch" else self._papers_form(batch)
+        if update:
+            self._follow(self.beta, beta, finite)
         return residualize(x, rows.removal, beta[: rows.removal.shape[1]])
 
-    def _corrected_mean(self) -> Tensor:
-        """The running mean, this batch included; it is a constant of the fit."""
-        ahead = self.batches + (1 if self._may_update() else 0)
-        weight = (1 - (1 - self.momentum) ** ahead).clamp(min=torch.finfo(self.mean.dtype).tiny)
-        return self.mean.reshape(-1) / weight
+    def _papers_form(self, batch: Moments) -> Tensor:
+        """Eq. 4 in white units, on features less their running mean, which is a constant of the fit."""
+        cross = batch.cross
+        if self.center:
+            # The last regressor is 1: its column of the Gram matrix holds the sums of the others.
+            cross = cross - batch.gram[:, -1:] * self._corrected(self.mean.reshape(-1))
+        return cross / batch.rows.clamp(min=1)
 
-    def _follow(self, running: Tensor, value: Tensor, cross: Tensor) -> None:
-        finite = torch.isfinite(cross).all()
+    @torch.no_grad()
+    def _follow(self, running: Tensor, value: Tensor, finite: Tensor) -> None:
         moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum)
         running.copy_(torch.where(finite, moved, running))

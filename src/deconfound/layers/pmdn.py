@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import Moments, cap_step, innovation, moments, residualize
+from deconfound.functional import Moments, cap_step, innovation, moments, pool_positions, residualize
 from deconfound.gain import GainState, adaptive_gain, new_state, spread, stride
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
@@ -29,9 +29,10 @@ class PMDN(MetadataLayer):
 
         β ← β + η Rᵀ(f − Rβ) / n
 
-    η is a gain that measures noise and drift (`deconfound.gain`): an average over all samples while features stand
-    still, a short memory while the network learns fast, whatever the batch size from 1 up; and at most
-    1 / λmax(RᵀR / n), so that a rare level cannot make it overshoot. Eval uses the same β for any number of samples.
+    η is a gain that measures noise and drift (`deconfound.gain`), one for the confounds, one for keep and one for the
+    intercept: a long average while features stand still, a short memory while the network learns fast, whatever the
+    batch size from 1 up; and at most 1 / λmax(RᵀR / n), so that a rare level cannot make it overshoot. Eval uses the
+    same β for any number of samples.
 
     Differs from the paper: Algorithm 1's two passes are one (`AlternatingPMDN` is the literal form; both give
     the same β and, with `gradient="frozen"`, the same network gradients); metadata are white; an intercept is
@@ -134,7 +135,7 @@ class PMDN(MetadataLayer):
     def _learn(self, x: Tensor, rows: Rows) -> Tensor:
         """One step on the penalty; returns the share of this batch in the running averages."""
         assert rows.regressors is not None
-        features = x.mean(-1) if x.ndim == 3 else x
+        features = pool_positions(x)
         beta = self._beta()
         local = moments(features, rows.regressors, rows.weights)
         gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, rows))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import moments, recursive_update, residualize
+from deconfound.functional import moments, pool_positions, recursive_update, residualize
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_moments
@@ -78,8 +78,7 @@ class RMDN(MetadataLayer):
         assert rows.regressors is not None
         if self._may_update():
             with torch.no_grad():
-                features = x.mean(-1) if x.ndim == 3 else x
-                batch = add_moments(moments(features, rows.regressors, rows.weights))
+                batch = add_moments(moments(pool_positions(x), rows.regressors, rows.weights))
                 finite = torch.isfinite(batch.cross).all()
                 usable = finite & (batch.rows > 0)
                 new = recursive_update(self._beta(), self.information, self.weight, batch, self.forgetting)
