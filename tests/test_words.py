@@ -21,6 +21,7 @@ SOURCE = ROOT / "src" / "deconfound"
 ROOMS = [
     "errors",
     "design",
+    "kernels",
     "functional",
     "gain",
     "layers",
@@ -28,9 +29,13 @@ ROOMS = [
     "metrics",
     "report",
     "auditing",
+    "methods",
     "models",
     "data",
+    "training",
+    "sklearn",
     "experiments",
+    "benchmarks",
     "cli",
 ]
 

@@ -1,0 +1,22 @@
+"""Methods: whole ways to train a network, one file each. A new method is one file and one line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from deconfound.errors import OptionError
+from deconfound.methods.base import Loss, Method, Setting, TrainingBatch
+
+METHODS: dict[str, str] = {}
+
+
+def method(name: str) -> type[Method]:
+    """The class of a method by its name."""
+    if name not in METHODS:
+        raise OptionError(f"method must be one of {', '.join(METHODS)}; got {name!r}.")
+    module, kind = METHODS[name].split(":")
+    found: type[Method] = getattr(import_module(f"deconfound.methods.{module}"), kind)
+    return found
+
+
+__all__ = ["METHODS", "Loss", "Method", "Setting", "TrainingBatch", "method"]

@@ -1,0 +1,107 @@
+"""What every method is: a network under one way of training."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from deconfound.design import Design
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Samples of the training rows.
+
+    Attributes:
+        x: Inputs, `(n, …)`.
+        metadata: `[C | L]`, encoded, `(n, p)`.
+        target: What the criterion compares the logits with.
+        controls: One boolean per row, True for the rows that a method may restrict itself to; None if not given.
+        table: The rows' table columns as they were read, for methods that need them raw; None inside a training step.
+    """
+
+    x: Tensor
+    metadata: Tensor
+    target: Tensor
+    controls: Tensor | None = None
+    table: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method may know of a problem before training starts: nothing of validation or test rows.
+
+    Attributes:
+        design: Fitted on the training rows.
+        at: Names of the modules whose output is normalised; None for the library's choice (`dc.normalize`).
+        training: Goes over the training rows once, in batches, whenever it is called.
+        lr: The learning rate of the network's optimiser.
+        site: The name of the confound that says where a sample comes from, for methods that harmonise sites.
+    """
+
+    design: Design
+    at: tuple[str, ...] | None
+    training: Callable[[], Iterable[TrainingBatch]]
+    lr: float = 1e-3
+    site: str | None = None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The objective of one step and its parts, for the history.
+
+    Attributes:
+        total: What backward is called on.
+        parts: Named scalars, detached.
+    """
+
+    total: Tensor
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Method(nn.Module, ABC):
+    """A network under one way of training; subclasses are final, one file each.
+
+    The engine calls `prepare` once, then for each batch in train mode `before_step` and `loss`, backward and the
+    optimisers' steps; in eval mode `forward`. All state is parameters and buffers.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reads_confounds: ClassVar[bool]
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, network: nn.Module, setting: Setting, **options: Any) -> Self:
+        """Put the method around a network; whatever it fits beforehand it fits on `setting.training()`."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
+        """Logits; in eval only the confounds of `metadata` are read, and a method may ignore them."""
+
+    def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
+        """The objective of one training step."""
+        return Loss(criterion(self(batch.x, batch.metadata), batch.target))
+
+    def before_step(self, batch: TrainingBatch) -> None:
+        """What the method does by itself before each step of the network (Algorithm 1's step on β)."""
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """What the network's optimiser trains."""
+        return list(self.parameters())
+
+    def own_optimizers(self) -> list[Optimizer]:
+        """Optimisers that `before_step` uses; the engine saves and restores their state."""
+        return []
+
+    @property
+    @abstractmethod
+    def network(self) -> nn.Module:
+        """The user's network inside, whose modules hooks may read features from."""
