@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deconfound.design import Design
+from deconfound.errors import OptionError
+from deconfound.surgery import NormalizedModel
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -70,17 +74,31 @@ class Method(nn.Module, ABC):
     """A network under one way of training; subclasses are final, one file each.
 
     The engine calls `prepare` once, then for each batch in train mode `before_step` and `loss`, backward and the
-    optimisers' steps; in eval mode `forward`. All state is parameters and buffers.
+    optimisers' steps; in eval mode `forward`. All state is parameters and buffers, of shapes that do not depend on
+    which training rows there were, so that a checkpoint loads into a method prepared on others.
+
+    A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
+    `self.model`, and declares `name`, `summary` and whether its eval output depends on the confounds.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     reads_confounds: ClassVar[bool]
+    model: nn.Module
 
     @classmethod
-    @abstractmethod
     def prepare(cls, network: nn.Module, setting: Setting, **options: Any) -> Self:
         """Put the method around a network; whatever it fits beforehand it fits on `setting.training()`."""
+        faults = unknown_options(cls, options)
+        if faults:
+            raise OptionError("\n".join(faults))
+        return cls(network, setting, **options)
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """The options of `prepare` and their defaults."""
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
     @abstractmethod
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
@@ -102,6 +120,19 @@ class Method(nn.Module, ABC):
         return []
 
     @property
-    @abstractmethod
     def network(self) -> nn.Module:
         """The user's network inside, whose modules hooks may read features from."""
+        return self.model.network if isinstance(self.model, NormalizedModel) else self.model
+
+
+def unknown_options(kind: type[Method], options: Iterable[str]) -> list[str]:
+    """One sentence for each option that a method does not have, with the nearest one that it has."""
+    known = kind.options()
+    faults = []
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            listed = ", ".join(known) or "none"
+            faults.append(f"options of method {kind.name!r} must be among: {listed}; got {name!r}.{hint}")
+    return faults

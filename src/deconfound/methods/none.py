@@ -1,0 +1,26 @@
+"""`none`: the network as it is, the baseline of every comparison."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from torch import Tensor, nn
+
+from deconfound.methods.base import Method, Setting
+
+
+@final
+class Plain(Method):
+    """The network as it is: `logits = network(x)`."""
+
+    name: ClassVar[str] = "none"
+    summary: ClassVar[str] = "the network as it is"
+    reads_confounds: ClassVar[bool] = False
+
+    def __init__(self, network: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.model = network
+
+    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.model(x)
+        return logits

@@ -1,0 +1,48 @@
+"""`pmdn`: trainable metadata normalisation in one pass (Vento et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, final
+
+from torch import nn
+
+from deconfound.methods.base import Setting
+from deconfound.methods.layered import LayerMethod
+
+
+@final
+class OnePass(LayerMethod):
+    """`PMDN` layers: β follows the features by one descent step on the penalty in each training forward.
+
+    Args:
+        network: Any module.
+        setting: The problem.
+        gradient: See `PMDN`.
+        step: See `PMDN`.
+        layer_norm: See `normalize`.
+        controls_only: Learn β from the controls alone.
+    """
+
+    name: ClassVar[str] = "pmdn"
+    summary: ClassVar[str] = "PMDN layers, β learned on all samples in the one training pass"
+    reads_confounds: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        setting: Setting,
+        *,
+        gradient: Literal["bilevel", "frozen"] = "bilevel",
+        step: float | Literal["adaptive", "average"] = "adaptive",
+        layer_norm: bool = False,
+        controls_only: bool = False,
+    ) -> None:
+        super().__init__(
+            network,
+            setting,
+            "pmdn",
+            controls_only=controls_only,
+            gradient=gradient,
+            step=step,
+            layer_norm=layer_norm,
+        )
