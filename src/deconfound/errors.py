@@ -25,5 +25,9 @@ class OptionError(DeconfoundError, ValueError):
     """An argument has a value outside those that it can take."""
 
 
+class RunError(DeconfoundError, RuntimeError):
+    """A run cannot go on: a broken or foreign file in its folder, a full disk, a loss that is not finite."""
+
+
 class DeconfoundWarning(UserWarning):
     """Something that a result should not be read without knowing."""
