@@ -1,0 +1,194 @@
+"""Taking X and its confounds apart: which columns are features, and where the confounds are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array, validate_data  # type: ignore[import-untyped]
+
+from deconfound.design.codecs import SUSPICIOUS_LEVELS, Kind
+from deconfound.design.table import absent
+from deconfound.design.terms import Term, as_term, sources
+from deconfound.errors import OptionError, ShapeError, TableError
+
+# The name under which the labels given to `fit` enter a design.
+LABEL = "y"
+
+Columns = dict[str, NDArray[Any]]
+Terms = Sequence[str | Term]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What `fit` settles about its inputs, and what later calls have to obey.
+
+    Attributes:
+        origin: Where the confounds are: columns of "X", a "table" beside it, or None for no confounds.
+        confounds: Names or terms.
+        keep: Names or terms from the same place.
+        features: Positions of the features among the columns of X; None for all of X.
+    """
+
+    origin: Literal["X", "table"] | None
+    confounds: tuple[str | Term, ...] = ()
+    keep: tuple[str | Term, ...] = ()
+    features: NDArray[np.intp] | None = None
+
+    @property
+    def kept(self) -> list[str]:
+        """Table columns that `keep` alone reads: known in `fit`, needed by nothing after it."""
+        needed = _names(self.confounds, "confounds")
+        return [name for name in _names(self.keep, "keep") if name not in needed]
+
+
+def settle(X: Any, named: Terms | None, table: Any, keep: Terms = ()) -> Roles:
+    """Decide where the confounds are.
+
+    Args:
+        X: The inputs, as the user gave them.
+        named: The constructor's `confounds`.
+        table: The `confounds` given to `fit`.
+        keep: Columns whose effect is kept, found where the confounds are.
+    """
+    for role, terms in (("confounds", named), ("keep", keep)):
+        if isinstance(terms, str):
+            raise OptionError(f"{role} must be a list of columns; got the text {terms!r}. Write [{terms!r}].")
+    if table is not None:
+        columns = as_columns(table)
+        confounds = (
+            tuple(named) if named is not None else tuple(name for name in columns if name not in _names(keep, "keep"))
+        )
+        return _checked(Roles("table", confounds, tuple(keep)), list(columns))
+    if named is None:
+        if len(keep):
+            raise OptionError("keep must come with confounds; got none. Name them, or pass fit(X, y, confounds=table).")
+        return Roles(None)
+    if not is_frame(X):
+        raise _needs_frame(X)
+    available = [str(name) for name in X.columns]
+    taken = {*_names(named, "confounds"), *_names(keep, "keep")}
+    features = np.array([place for place, name in enumerate(available) if name not in taken], dtype=np.intp)
+    roles = _checked(Roles("X", tuple(named), tuple(keep), features), available)
+    if not len(features):
+        raise TableError("X must hold at least one feature; got only confounds and keep.")
+    return roles
+
+
+def features_of(X: Any, roles: Roles) -> Any:
+    """The columns of X that are features, still of the user's kind."""
+    return X if roles.features is None else X[[X.columns[place] for place in roles.features]]
+
+
+def numbers_of(estimator: Any, X: Any, roles: Roles, **checks: Any) -> NDArray[Any]:
+    """The features of new rows, after X has been found to be what `fit` saw.
+
+    Args:
+        estimator: The fitted estimator, which knows the names and the number of its columns.
+        X: The inputs, as the user gave them.
+        roles: What `fit` settled.
+        **checks: What scikit-learn's `check_array` asks of the features.
+    """
+    if roles.features is None:
+        whole: NDArray[Any] = validate_data(estimator, X, reset=False, **checks)
+        return whole
+    if not is_frame(X):
+        raise _needs_frame(X)
+    validate_data(estimator, X, reset=False, skip_check_array=True)
+    picked: NDArray[Any] = check_array(features_of(X, roles), estimator=estimator, **checks)
+    return picked
+
+
+def table_of(X: Any, table: Any, roles: Roles, n: int, caller: str) -> Columns | None:
+    """The confounds of these rows, and the keep columns that are there; None for a model without confounds.
+
+    Args:
+        X: The inputs, as the user gave them.
+        table: The `confounds` given to this call.
+        roles: What `fit` settled.
+        n: The number of rows of X.
+        caller: The method's name, for errors.
+    """
+    if roles.origin == "table" and table is None:
+        raise TableError(
+            f"{caller} must be given the confounds of its rows, since fit was; got none. Write "
+            f"{caller}(X, confounds=table). scikit-learn's scorers cannot pass them: name the confounds among the "
+            "columns of a DataFrame X instead, confounds=[…] in the constructor."
+        )
+    if roles.origin != "table" and table is not None:
+        where = "took them from columns of X" if roles.origin == "X" else "had none"
+        raise TableError(f"confounds must come from where fit found them; got a table in {caller}, and fit {where}.")
+    if roles.origin is None:
+        return None
+    wanted = _names((*roles.confounds, *roles.keep), "confounds")
+    available = as_columns(table) if roles.origin == "table" else {name: X[name] for name in wanted}
+    columns = {name: np.asarray(available[name]) for name in wanted if name in available}
+    for name, values in columns.items():
+        if len(values) != n:
+            raise ShapeError(
+                f"confounds must have one row per sample; got {len(values)} rows in {name!r} for {n} samples. "
+                "Cross-validation splits a DataFrame together with X, and leaves a dict whole."
+            )
+    return columns
+
+
+def as_columns(confounds: Any) -> Columns:
+    """A table beside X by column name: a DataFrame, a mapping, a Series, or an array with one column per confound."""
+    if isinstance(confounds, np.ndarray) or _is_series(confounds):
+        values = np.asarray(confounds)
+        if values.ndim == 1:
+            return {str(getattr(confounds, "name", None) or "confound"): values}
+        if values.ndim == 2:
+            return {f"confound{place}": values[:, place] for place in range(values.shape[1])}
+        raise TableError(f"an array of confounds must have one or two axes; got shape {values.shape}.")
+    if not hasattr(confounds, "keys") or not hasattr(confounds, "__getitem__"):
+        raise TableError(
+            "confounds given beside X must be a DataFrame, a mapping of column name to array, or an array; "
+            f"got {type(confounds).__name__}. Names of columns of X stand in the constructor."
+        )
+    return {str(name): np.asarray(confounds[name]) for name in confounds.keys()}  # noqa: SIM118 - also a DataFrame
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X has named columns that can be picked."""
+    return hasattr(X, "columns") and hasattr(X, "__getitem__")
+
+
+def kind_of_labels(y: NDArray[Any]) -> Kind:
+    """Text, booleans and few whole numbers are classes, anything else is a quantity."""
+    if y.dtype.kind not in "iuf":
+        return "categorical"
+    whole = y.dtype.kind in "iu" or bool(np.equal(np.mod(y, 1), 0).all())
+    return "categorical" if whole and len(np.unique(y)) < SUSPICIOUS_LEVELS.stop else "numeric"
+
+
+def _needs_frame(X: Any) -> TableError:
+    return TableError(
+        f"X must be a DataFrame when confounds are names of its columns; got {type(X).__name__}. Pass a DataFrame "
+        "(a transformer before this step keeps one with set_output(transform='pandas')), or pass the confounds "
+        "beside X: fit(X, y, confounds=table)."
+    )
+
+
+def _is_series(value: Any) -> bool:
+    return getattr(value, "ndim", None) == 1 and hasattr(value, "index") and hasattr(value, "dtype")
+
+
+def _names(terms: Terms, role: str) -> list[str]:
+    """The table columns behind names and terms, each once."""
+    return list(dict.fromkeys(name for term in terms for name in sources(as_term(term, role))))
+
+
+def _checked(roles: Roles, available: list[str]) -> Roles:
+    faults = absent(_names(roles.confounds, "confounds"), available, "confounds")
+    faults += absent(_names(roles.keep, "keep"), available, "keep")
+    if LABEL in _names((*roles.confounds, *roles.keep), "confounds"):
+        faults.append(
+            f"confounds and keep must not be named {LABEL!r}, which stands for the labels. Rename the column."
+        )
+    if faults:
+        raise TableError("\n".join(faults))
+    return roles

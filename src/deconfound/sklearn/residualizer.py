@@ -1,0 +1,172 @@
+"""Confounds leave X by least squares, fitted on the rows given to `fit`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin  # type: ignore[import-untyped]
+from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    FLOAT_DTYPES,
+    _check_feature_names_in,
+    check_array,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from deconfound.design import Design
+from deconfound.design.codecs import Kind, Policy
+from deconfound.errors import DeconfoundWarning, OptionError
+from deconfound.functional import least_squares, moments, residualize
+from deconfound.layers.rows import Rows, prepare
+from deconfound.sklearn.intake import (
+    LABEL,
+    Columns,
+    Roles,
+    Terms,
+    features_of,
+    kind_of_labels,
+    numbers_of,
+    settle,
+    table_of,
+)
+
+
+class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Subtract from each column of X what a linear regression on the confounds explains.
+
+    `r = x − c β_C`, with β by exact least squares of `x ≈ b₀ + c β_C + l β_L` on the rows given to `fit`: the mean of
+    a column stays, and so does the effect of `keep` (l). Other rows are transformed with the same β, one at a
+    time if need be.
+
+    Args:
+        confounds: Which columns are confounds: names, or `Spline`, `Polynomial`, `Interaction` terms. They are looked
+            for in the table given to `fit`, else in the DataFrame X, from which they are taken out: the
+            output holds features alone. None takes every column of the table.
+        keep: What must survive though it goes with the confounds: "y" for the labels given to `fit`, or names
+            beside the confounds. Used by `fit` alone. Labels of text, booleans or up to 20 distinct whole numbers
+            are classes, others a quantity; `types={"y": …}` decides otherwise.
+        types: See `Design`.
+        missing: See `Design`.
+        unseen: See `Design`.
+
+    Attributes:
+        design_: The fitted design; None if no confounds were given, which leaves X as it is, with a warning.
+        coefficients_: For each confound column, its effect on each feature in the user's own units.
+
+    Example:
+        >>> import pandas as pd
+        >>> from deconfound.sklearn import ConfoundResidualizer
+        >>> X = pd.DataFrame({"volume": [5.0, 4.0, 3.5, 5.5], "age": [60.0, 70.0, 75.0, 55.0]})
+        >>> ConfoundResidualizer(confounds=["age"]).fit_transform(X).ravel().round(6)  # a tenth a year: all equal at 65
+        array([4.5, 4.5, 4.5, 4.5])
+    """
+
+    def __init__(
+        self,
+        confounds: Terms | None = None,
+        *,
+        keep: Literal["y"] | Terms | None = None,
+        types: Mapping[str, Kind] | None = None,
+        missing: Policy = "error",
+        unseen: Policy = "error",
+    ) -> None:
+        self.confounds = confounds
+        self.keep = keep
+        self.types = types
+        self.missing = missing
+        self.unseen = unseen
+
+    def fit(self, X: Any, y: Any = None, confounds: Any = None) -> Self:
+        """Learn β from these rows.
+
+        Args:
+            X: `(n, features)`; a DataFrame where confounds are names of its columns.
+            y: Labels, read only with `keep="y"`.
+            confounds: A table with one row per sample.
+        """
+        by_label = isinstance(self.keep, str) and self.keep == LABEL
+        if by_label and y is None:
+            raise OptionError("y must be given with keep='y'; got None. Write fit(X, y), or name keep's columns.")
+        roles = settle(X, self.confounds, confounds, () if by_label or self.keep is None else self.keep)
+        validate_data(self, X, skip_check_array=True)
+        features = check_array(features_of(X, roles), dtype=FLOAT_DTYPES, estimator=self)
+        table = table_of(X, confounds, roles, len(features), "fit")
+        self._roles: Roles = roles
+        self.design_: Design | None = None
+        self.coefficients_: dict[str, NDArray[np.float64]] = {}
+        if table is None:
+            warnings.warn(
+                "ConfoundResidualizer was fitted without confounds and leaves X as it is. Name columns of X in "
+                "confounds, or pass fit(X, confounds=table).",
+                DeconfoundWarning,
+                stacklevel=2,
+            )
+            return self
+        self._learn(features, table, column_or_1d(y) if by_label else None)
+        return self
+
+    def transform(self, X: Any, confounds: Any = None) -> Any:
+        """The features without the confounds' part; no labels are needed.
+
+        Args:
+            X: As in `fit`; keep columns may be left out.
+            confounds: A table with one row per sample, if `fit` was given one.
+        """
+        check_is_fitted(self)
+        if self._roles.origin == "X" and hasattr(X, "reindex"):
+            unknown = [name for name in self._roles.kept if name not in X.columns]
+            X = X.assign(**dict.fromkeys(unknown, np.nan))[list(self.feature_names_in_)] if unknown else X
+        features = numbers_of(self, X, self._roles, dtype=FLOAT_DTYPES)
+        table = table_of(X, confounds, self._roles, len(features), "transform")
+        if self.design_ is None or table is None:
+            return features
+        removable = {name: values for name, values in table.items() if name not in self._roles.kept}
+        rows = _rows(self.design_, removable, training=False)
+        residual = residualize(torch.tensor(features, dtype=torch.float64), rows.removal, torch.tensor(self._white))
+        return residual.numpy().astype(features.dtype)
+
+    def fit_transform(self, X: Any, y: Any = None, confounds: Any = None) -> Any:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X, y, confounds=confounds).transform(X, confounds=confounds)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """The names of the columns of the output: those of X without confounds and keep."""
+        check_is_fitted(self)
+        names: NDArray[Any] = _check_feature_names_in(self, input_features)
+        return names if self._roles.features is None else names[self._roles.features]
+
+    def _learn(self, features: NDArray[Any], table: Columns, labels: NDArray[Any] | None) -> None:
+        keep, types = list(self._roles.keep), dict(self.types or {})
+        if labels is not None:
+            keep, types = [LABEL], {LABEL: kind_of_labels(labels), **types}
+            table = {**table, LABEL: labels}
+        design = Design(self._roles.confounds, keep, types=types, missing=self.missing, unseen=self.unseen).fit(table)
+        rows = _rows(design, table, training=True)
+        assert rows.regressors is not None
+        beta = least_squares(moments(torch.tensor(features, dtype=torch.float64), rows.regressors)).numpy()
+        directions, columns = design.confound_directions, design.confound_columns
+        standardised = design.whitening[: len(columns), :directions] @ beta[:directions]
+        self.design_ = design
+        self._white = beta[:directions]
+        self.coefficients_ = {
+            column.name: effect / column.unit for column, effect in zip(columns, standardised, strict=True)
+        }
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.target_tags.required = isinstance(self.keep, str) and self.keep == LABEL
+        return tags
+
+
+def _rows(design: Design, table: Columns, training: bool) -> Rows:
+    """The rows' confounds in white units, in double precision."""
+    metadata = torch.from_numpy(design.encode(table, np.float64))
+    whitening = torch.from_numpy(design.whitening)
+    return prepare(metadata, whitening, len(design.confound_columns), design.confound_directions, training, None)
