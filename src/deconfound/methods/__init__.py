@@ -10,7 +10,15 @@ from deconfound.methods.base import Loss, Method, Setting, TrainingBatch
 
 METHODS: dict[str, str] = {
     "none": "none:Plain",
+    "batchnorm": "batchnorm:Batch",
+    "adversarial": "adversarial:Adversarial",
+    "mdn": "mdn:BatchFit",
     "pmdn": "pmdn:OnePass",
+    "pmdn-alternating": "pmdn_alternating:Alternating",
+    "rmdn": "rmdn:Recursive",
+    "input-residualize": "input_residualize:InputResidualize",
+    "covariate": "covariate:Covariate",
+    "combat": "combat:ComBat",
 }
 
 

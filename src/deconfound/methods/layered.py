@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from deconfound.errors import OptionError
 from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch
+from deconfound.methods.problem import controls_of, first_batch
 from deconfound.surgery import NormalizedModel, normalize
 
 
@@ -16,12 +16,10 @@ class LayerMethod(Method):
 
     model: NormalizedModel
 
-    def __init__(
-        self, network: nn.Module, setting: Setting, layer: str, *, controls_only: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, network: nn.Module, setting: Setting, layer: str, controls_only: bool, **options: Any) -> None:
         super().__init__()
         self.controls_only = controls_only
-        self.model = normalize(network, setting.design, setting.at, layer, example=example(setting), **options)
+        self.model = normalize(network, setting.design, setting.at, layer, example=first_batch(setting).x, **options)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x, metadata=metadata)
@@ -32,23 +30,6 @@ class LayerMethod(Method):
         return Loss(criterion(self._fit(batch), batch.target))
 
     def _fit(self, batch: TrainingBatch) -> Tensor:
-        fit_on = controls(batch) if self.controls_only else None
+        fit_on = controls_of(batch) if self.controls_only else None
         logits: Tensor = self.model(batch.x, metadata=batch.metadata, fit_on=fit_on)
         return logits
-
-
-def example(setting: Setting) -> Tensor:
-    """The inputs of the first training batch."""
-    for batch in setting.training():
-        return batch.x
-    raise OptionError("training must hold at least one batch; got none. Check the split.")
-
-
-def controls(batch: TrainingBatch) -> Tensor:
-    """Which rows are controls, or an error that says what is missing."""
-    if batch.controls is None:
-        raise OptionError(
-            "controls must be given with controls_only=True; got none. Say which rows are controls, "
-            "or leave controls_only out."
-        )
-    return batch.controls

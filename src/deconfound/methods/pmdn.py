@@ -37,12 +37,5 @@ class OnePass(LayerMethod):
         layer_norm: bool = False,
         controls_only: bool = False,
     ) -> None:
-        super().__init__(
-            network,
-            setting,
-            "pmdn",
-            controls_only=controls_only,
-            gradient=gradient,
-            step=step,
-            layer_norm=layer_norm,
-        )
+        options = {"gradient": gradient, "step": step, "layer_norm": layer_norm}
+        super().__init__(network, setting, "pmdn", controls_only, **options)

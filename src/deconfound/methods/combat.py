@@ -1,0 +1,179 @@
+"""`combat`: the features of a table harmonised over sites by ComBat, before the network sees them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, ClassVar, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deconfound.design.table import in_rows
+from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
+from deconfound.layers.rows import as_tensor, refuse_nan
+from deconfound.methods.base import Method, Setting
+from deconfound.methods.confounds import Confound, confounds_of, read_confounds
+from deconfound.methods.problem import controls_of
+
+
+@final
+class ComBat(Method):
+    """ComBat with covariates (Johnson et al. 2007, Fortin et al. 2018): `logits = network(a_s ∘ x + b_s + C γ_s)`.
+
+    combatlearn fits a location and a scale per site and feature, with empirical Bayes, given the other confounds and
+    keep as covariates. What it does to a row is affine in the row and its covariates, so the fitted `a_s`, `b_s` and
+    `γ_s` of each site are all that is kept. The site's effect goes, those of the other confounds stay. Labels are
+    unknown at inference: their part of the covariates is left at the training rows' mean, in training as well.
+
+    Args:
+        network: Any module that takes features `(n, d)`.
+        setting: The problem, with `site`.
+        parametric: Whether the priors of the empirical Bayes step are parametric.
+        mean_only: Correct the location alone.
+        controls_only: Fit on the controls alone.
+    """
+
+    name: ClassVar[str] = "combat"
+    summary: ClassVar[str] = "the features of a table harmonised over sites by ComBat"
+    reads_confounds: ClassVar[bool] = True
+
+    codes: Tensor
+    scale: Tensor
+    shift: Tensor
+    slope: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        setting: Setting,
+        *,
+        parametric: bool = True,
+        mean_only: bool = False,
+        controls_only: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = network
+        self.design = setting.design
+        self.site = site_of(setting)
+        x, metadata = gather(setting, controls_only)
+        options = {"parametric": parametric, "mean_only": mean_only}
+        scale, shift, slope = fit(x.double(), metadata.double(), setting, self.site, options)
+        self.register_buffer("codes", self.site.codes)
+        self.register_buffer("scale", scale.to(x.dtype))
+        self.register_buffer("shift", shift.to(x.dtype))
+        self.register_buffer("slope", slope.to(x.dtype))
+
+    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.model(self.harmonised(x, metadata))
+        return logits
+
+    def harmonised(self, x: Tensor, metadata: Tensor | None) -> Tensor:
+        """The features as if all sites were one."""
+        confounds = read_confounds(metadata, self.design, len(x), self.training)
+        if confounds is None:
+            raise ShapeError(
+                "metadata must be given to method 'combat'; got None. It needs the site of each row: "
+                "write metadata=design.encode(rows)."
+            )
+        site = which_level(self.site.part(confounds), self.codes, self.site)
+        covariates = confounds.to(self.slope).unsqueeze(1)
+        return self.scale[site] * x + self.shift[site] + (covariates @ self.slope[site]).squeeze(1)
+
+
+class SiteMaps(NamedTuple):
+    """What ComBat does to a row of site s: `scale[s] ∘ x + shift[s] + C slope[s]`."""
+
+    scale: Tensor
+    shift: Tensor
+    slope: Tensor
+
+
+def site_of(setting: Setting) -> Confound:
+    """The confound that the setting calls the site."""
+    categories = {confound.name: confound for confound in confounds_of(setting.design) if confound.levels}
+    if setting.site in categories:
+        return categories[setting.site]
+    near = difflib.get_close_matches(setting.site or "", categories, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(categories) or 'none'}."
+    raise OptionError(f"site must be a categorical confound for method 'combat'; got {setting.site!r}. {hint}")
+
+
+def which_level(columns: Tensor, codes: Tensor, confound: Confound) -> Tensor:
+    """`(n,)`: which level each row has, by the nearest code; a level that was not in fit is refused."""
+    distance, level = torch.cdist(columns.to(codes), codes).min(1)
+    strangers = torch.nonzero(distance > 1e-3).ravel().tolist()
+    if strangers:
+        raise TableError(
+            f"{confound.name} must be a level that ComBat was fitted on ({', '.join(map(str, confound.levels))}); got "
+            f"another {in_rows(strangers)}. ComBat cannot harmonise an unseen site: leave these rows out, or choose "
+            "another method."
+        )
+    return level
+
+
+def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
+    """All training rows, `(n, d)` and `(n, p)`: ComBat fits them at once."""
+    inputs, metadata = [], []
+    for batch in setting.training():
+        if batch.x.ndim != 2:
+            raise ShapeError(
+                f"inputs of method 'combat' must be features of a table, (n, d); got shape {tuple(batch.x.shape)}."
+            )
+        rows = controls_of(batch) if controls_only else slice(None)
+        inputs.append(batch.x[rows].cpu())
+        metadata.append(as_tensor(batch.metadata, setting.design, len(batch.x))[rows].cpu())
+    stacked = torch.cat(metadata)
+    refuse_nan(stacked, setting.design, training=True)
+    return torch.cat(inputs), stacked
+
+
+def fit(x: Tensor, metadata: Tensor, setting: Setting, site: Confound, options: dict[str, Any]) -> SiteMaps:
+    """Fit combatlearn's ComBat, and read its affine maps off what it does to a few rows per site."""
+    try:
+        import pandas as pd  # type: ignore[import-untyped]
+        from combatlearn import ComBat as Harmoniser
+    except ImportError as missing:
+        raise DeconfoundError(
+            f"method 'combat' must have combatlearn and pandas; got no {missing.name}. "
+            "Install them: pip install 'deconfound[combat]'."
+        ) from missing
+    design, levels = setting.design, len(site.levels)
+    level = which_level(site.part(metadata), site.codes.double(), site)
+    refuse_small(torch.bincount(level, minlength=levels), site)
+    of_site = range(site.start, site.start + site.width)
+    given = [index for index, column in enumerate(design.columns) if column.used and index not in of_site]
+    changed = [index for index in given if design.columns[index].role == "confound"]
+
+    # For each site a row at the mean, one a standard deviation above it, and one for each covariate that is known.
+    mean, sd = x.mean(0), x.std(0)
+    sd = torch.where(sd > 0, sd, torch.ones_like(sd))
+    probes = mean.repeat(levels, 2 + len(changed), 1)
+    probes[:, 1] += sd
+    covariates = torch.zeros(levels, 2 + len(changed), metadata.shape[1], dtype=x.dtype)
+    for row, index in enumerate(changed, start=2):
+        covariates[:, row, index] = 1
+
+    rows = pd.DataFrame(torch.cat([x, probes.flatten(0, 1)]).numpy())
+    known = pd.DataFrame(torch.cat([metadata, covariates.flatten(0, 1)])[:, given].numpy())
+    sites = pd.Series(torch.cat([level, torch.arange(levels).repeat_interleave(2 + len(changed))]).numpy())
+    harmoniser = Harmoniser(sites, continuous_covariates=known if given else None, method="fortin", **options)
+    harmoniser.fit(rows.iloc[: len(x)])
+    answers = torch.tensor(np.asarray(harmoniser.transform(rows.iloc[len(x) :]))).reshape(probes.shape)
+
+    scale = (answers[:, 1] - answers[:, 0]) / sd
+    slope = torch.zeros(levels, len(design.confound_columns), x.shape[1], dtype=x.dtype)
+    slope[:, changed] = answers[:, 2:] - answers[:, :1]
+    return SiteMaps(scale, answers[:, 0] - scale * mean, slope)
+
+
+def refuse_small(counts: Tensor, site: Confound) -> None:
+    """ComBat takes the variance within each site, of which there are several."""
+    small = [f"{name} ({count})" for name, count in zip(site.levels, counts.tolist(), strict=True) if count < 2]
+    if small:
+        raise TableError(
+            f"every level of {site.name} must have at least 2 rows for method 'combat'; got {', '.join(small)}. "
+            "Leave these sites out, or join them."
+        )
+    if len(site.levels) < 2:
+        raise TableError(f"{site.name} must have at least 2 levels for method 'combat'; got {site.levels[0]!r} alone.")

@@ -1,0 +1,82 @@
+"""`input-residualize`: the classical regression of the raw inputs on the confounds, before the network sees them."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from deconfound.errors import ShapeError
+from deconfound.functional import Moments, least_squares, moments
+from deconfound.layers.rows import as_tensor, prepare, refuse_nan
+from deconfound.methods.base import Method, Setting
+from deconfound.methods.confounds import read_confounds
+from deconfound.methods.problem import controls_of, first_batch
+
+
+@final
+class InputResidualize(Method):
+    """`logits = network(x − C β_C)`, with β by least squares of every input value on `[1, C, L]`, once.
+
+    The fit goes over the training rows in float64, batch by batch, and holds `q × (q + inputs)` numbers. Keep takes
+    part in the fit and is not subtracted.
+
+    Args:
+        network: Any module.
+        setting: The problem.
+        controls_only: Fit on the controls alone.
+    """
+
+    name: ClassVar[str] = "input-residualize"
+    summary: ClassVar[str] = "the confounds regressed out of the raw inputs, once, on the training rows"
+    reads_confounds: ClassVar[bool] = True
+
+    beta: Tensor
+
+    def __init__(self, network: nn.Module, setting: Setting, *, controls_only: bool = False) -> None:
+        super().__init__()
+        self.model = network
+        self.design = setting.design
+        x = first_batch(setting).x
+        if not x.is_floating_point():
+            raise ShapeError(
+                f"inputs of method 'input-residualize' must be floating point; got {x.dtype}. Codes cannot be "
+                "regressed: choose a method that works on features."
+            )
+        self.register_buffer("beta", fit(setting, controls_only).to(x.dtype).reshape(-1, *x.shape[1:]))
+
+    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.model(self.residual(x, metadata))
+        return logits
+
+    def residual(self, x: Tensor, metadata: Tensor | None) -> Tensor:
+        """The inputs without the confounds' part; without metadata the inputs themselves, as for the mean person."""
+        confounds = read_confounds(metadata, self.design, len(x), self.training)
+        if confounds is None:
+            return x
+        effect = confounds.to(self.beta) @ self.beta.flatten(1)
+        return x - effect.reshape(x.shape).to(x.dtype)
+
+
+def fit(setting: Setting, controls_only: bool = False) -> Tensor:
+    """β_C per standardised confound column, `(p_C, inputs)`, by normal equations summed over the training batches."""
+    design = setting.design
+    whitening = torch.from_numpy(design.whitening)
+    confounds, directions = len(design.confound_columns), design.confound_directions
+    total: Moments | None = None
+    for batch in setting.training():
+        metadata = as_tensor(batch.metadata, design, len(batch.x))
+        refuse_nan(metadata, design, training=True)
+        fit_on = controls_of(batch) if controls_only else None
+        rows = prepare(metadata.double(), whitening.to(metadata.device), confounds, directions, True, fit_on)
+        assert rows.regressors is not None
+        part = moments(batch.x.double().flatten(1), rows.regressors, rows.weights)
+        total = part if total is None else Moments(*(a + b for a, b in zip(_sums(total), _sums(part), strict=True)))
+    assert total is not None
+    white = least_squares(total)[:directions]
+    return whitening[:confounds, :directions].to(white.device) @ white
+
+
+def _sums(part: Moments) -> tuple[Tensor, Tensor, Tensor]:
+    return part.gram, part.cross, part.rows

@@ -1,0 +1,43 @@
+"""`mdn`: metadata normalisation by least squares on each batch (Lu et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, final
+
+from torch import nn
+
+from deconfound.methods.base import Setting
+from deconfound.methods.layered import LayerMethod
+
+
+@final
+class BatchFit(LayerMethod):
+    """`MDN` layers: β is fitted anew on each training batch, its running mean serves in eval.
+
+    Args:
+        network: Any module.
+        setting: The problem.
+        gram: See `MDN`.
+        center: See `MDN`.
+        momentum: See `MDN`.
+        layer_norm: See `normalize`.
+        controls_only: Learn β from the controls alone.
+    """
+
+    name: ClassVar[str] = "mdn"
+    summary: ClassVar[str] = "MDN layers, β by least squares on each batch"
+    reads_confounds: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        setting: Setting,
+        *,
+        gram: Literal["training", "batch"] = "training",
+        center: bool = True,
+        momentum: float = 0.1,
+        layer_norm: bool = False,
+        controls_only: bool = False,
+    ) -> None:
+        options = {"gram": gram, "center": center, "momentum": momentum, "layer_norm": layer_norm}
+        super().__init__(network, setting, "mdn", controls_only, **options)

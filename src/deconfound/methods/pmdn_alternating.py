@@ -1,0 +1,79 @@
+"""`pmdn-alternating`: the paper's Algorithm 1 to the letter, two passes and two optimisers (Vento et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from deconfound.errors import OptionError
+from deconfound.layers import split_parameters
+from deconfound.layers.sync import add_tensors, processes
+from deconfound.methods.base import Setting, TrainingBatch
+from deconfound.methods.inserted import insert, layer_norm_at
+from deconfound.methods.layered import LayerMethod
+from deconfound.methods.problem import places_of, require
+
+OPTIMIZERS: dict[str, type[Adam] | type[SGD]] = {"adam": Adam, "sgd": SGD}
+
+
+@final
+class Alternating(LayerMethod):
+    """`AlternatingPMDN` layers: before each step of the network, a pass and a step on β with the network frozen.
+
+    LayerNorm stands before each layer, as in the paper, except where there is a single feature (a lone logit),
+    which it would make a constant.
+
+    Args:
+        network: Any module.
+        setting: The problem.
+        beta_lr: The learning rate of β, in white units: for SGD, 1 would be least squares on a white batch.
+        beta_optimizer: "adam", whose steps a rare level cannot blow up, or "sgd".
+        layer_norm: Whether LayerNorm stands before each layer.
+        controls_only: Learn β from the controls alone.
+    """
+
+    name: ClassVar[str] = "pmdn-alternating"
+    summary: ClassVar[str] = "PMDN as the paper's Algorithm 1, with an optimiser and a pass for β of their own"
+    reads_confounds: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        setting: Setting,
+        *,
+        beta_lr: float = 0.01,
+        beta_optimizer: Literal["adam", "sgd"] = "adam",
+        layer_norm: bool = True,
+        controls_only: bool = False,
+    ) -> None:
+        require("beta_lr", beta_lr, 0)
+        if beta_optimizer not in OPTIMIZERS:
+            raise OptionError(f"beta_optimizer must be 'adam' or 'sgd'; got {beta_optimizer!r}.")
+        norms = insert(network, places_of(network, setting), layer_norm_at) if layer_norm else nn.ModuleList()
+        super().__init__(network, setting, "pmdn-alternating", controls_only)
+        self.layer_norms = norms
+        self._optimizer = OPTIMIZERS[beta_optimizer](self._betas(), lr=beta_lr)
+
+    def before_step(self, batch: TrainingBatch) -> None:
+        """Lines 4 to 6: a forward, and a step on the penalty, whose features are constants."""
+        self._fit(batch)
+        betas = self._betas()
+        gradients = add_tensors(*torch.autograd.grad(self.model.penalty(), betas))
+        for beta, gradient in zip(betas, gradients, strict=True):
+            beta.grad = gradient / processes()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """All but β."""
+        return split_parameters(self).network
+
+    def own_optimizers(self) -> list[Optimizer]:
+        """The one of β."""
+        return [self._optimizer]
+
+    def _betas(self) -> list[nn.Parameter]:
+        return split_parameters(self).coefficients

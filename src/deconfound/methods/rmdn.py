@@ -1,0 +1,41 @@
+"""`rmdn`: metadata normalisation by recursive least squares over all samples seen (Kashyap et al. 2025)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from torch import nn
+
+from deconfound.methods.base import Setting
+from deconfound.methods.layered import LayerMethod
+
+
+@final
+class Recursive(LayerMethod):
+    """`RMDN` layers: β by recursive least squares, the same in train and eval.
+
+    Args:
+        network: Any module.
+        setting: The problem.
+        forgetting: See `RMDN`.
+        ridge: See `RMDN`.
+        layer_norm: See `normalize`.
+        controls_only: Learn β from the controls alone.
+    """
+
+    name: ClassVar[str] = "rmdn"
+    summary: ClassVar[str] = "R-MDN layers, β by recursive least squares over all samples seen"
+    reads_confounds: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        setting: Setting,
+        *,
+        forgetting: float = 0.9995,
+        ridge: float = 0.1,
+        layer_norm: bool = False,
+        controls_only: bool = False,
+    ) -> None:
+        options = {"forgetting": forgetting, "ridge": ridge, "layer_norm": layer_norm}
+        super().__init__(network, setting, "rmdn", controls_only, **options)
