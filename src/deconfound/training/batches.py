@@ -1,0 +1,102 @@
+"""Batches of a fold: dicts with `x` or `image`, `label` and `metadata`, in an order that (seed, epoch) decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from deconfound.methods.base import TrainingBatch
+from deconfound.training.problem import FoldData, Part
+
+Batch = dict[str, Tensor]
+
+
+def seed_for(*parts: object) -> int:
+    """A seed that differs for each run, fold and epoch, and is the same in every process."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:4], "big")
+
+
+class Rows(Dataset[Batch]):
+    """The rows of one part of a fold, a whole batch at a time."""
+
+    def __init__(self, data: FoldData, part: Part) -> None:
+        self.data, self.part = data, part
+        self.key = "x" if len(data.problem.source.shape) == 1 else "image"
+
+    def __len__(self) -> int:
+        return len(self.part.rows)
+
+    def __getitem__(self, positions: Sequence[int]) -> Batch:
+        chosen = np.asarray(positions, dtype=np.intp)
+        at = torch.from_numpy(chosen)
+        batch = {
+            self.key: self.data.samples(self.part.rows[chosen]),
+            "label": self.part.target[at],
+            "metadata": self.part.metadata[at],
+        }
+        if self.part.controls is not None:
+            batch["controls"] = self.part.controls[at]
+        return batch
+
+
+class Order(Sampler[list[int]]):
+    """Positions of each batch.
+
+    Rows are divided into batches of nearly equal size, none larger than asked for: a last batch of one row would ruin
+    batch statistics. In training the order is drawn from (seed, epoch), so that a resumed epoch is the same epoch, and
+    each process takes an equal share of it.
+    """
+
+    def __init__(self, rows: int, batch_size: int, seed: int | None) -> None:
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the engine before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-self._share() // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = np.arange(self.rows)
+        if self.seed is not None:
+            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
+            rank, share = _rank()[0], self._share()
+            order = order[rank * share : (rank + 1) * share]
+        for part in np.array_split(order, len(self)):
+            yield part.tolist()
+
+    def _share(self) -> int:
+        return self.rows if self.seed is None else self.rows // _rank()[1]
+
+
+def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, workers: int = 0) -> DataLoader[Any]:
+    """Batches of a part; shuffled if a seed is given."""
+    return DataLoader(
+        Rows(data, part),
+        batch_size=None,
+        sampler=Order(len(part.rows), batch_size, seed),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+
+def training_batch(batch: Batch) -> TrainingBatch:
+    """A batch as a method reads it."""
+    x = batch["x"] if "x" in batch else batch["image"]
+    return TrainingBatch(x, batch["metadata"], batch["label"], batch.get("controls"))
+
+
+def _rank() -> tuple[int, int]:
+    """This process's number, and how many there are."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1

@@ -1,0 +1,123 @@
+"""What can be wrong with a config beyond its words: columns, methods, networks, numbers out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from deconfound.data.source import Source
+from deconfound.design.table import absent
+from deconfound.errors import DeconfoundError
+from deconfound.methods import METHODS, method
+from deconfound.methods.base import unknown_options
+from deconfound.training.config import Config
+from deconfound.training.networks import network_faults
+from deconfound.training.sources import open_source
+from deconfound.training.terms import columns_of, read_terms
+
+SITES = ("site", "scanner", "center", "centre", "source")
+
+
+def roles(config: Config) -> dict[str, list[str]]:
+    """The columns that a config names, by the key that names them."""
+    splits, data, design = config.splits, config.data, config.design
+    return {
+        "data.label": list(data.labels),
+        "design.confounds": columns_of(read_terms(design.confounds, "")[0]),
+        "design.keep": columns_of(read_terms(design.keep or (), "")[0]),
+        "data.person": [data.person] if data.person else [],
+        "data.controls": list(data.controls or {}),
+        "data.types": list(data.types),
+        "splits.column": [splits.column] if splits.column and splits.kind != "kfold" else [],
+        "splits.stratify": list(splits.stratify or ()),
+        "design.site": [design.site] if design.site else [],
+    }
+
+
+def open_data(config: Config) -> Source:
+    """The source of a config."""
+    named = [name for names in roles(config).values() for name in names]
+    return open_source(config.data, [*named, *([config.data.id] if config.data.id else [])])
+
+
+def look(config: Config) -> list[str]:
+    """Every fault of a config and its data."""
+    faults = setting_faults(config)
+    try:
+        source = open_data(config)
+    except DeconfoundError as fault:
+        return [*faults, *str(fault).split("\n")]
+    return [*faults, *column_faults(config, source)]
+
+
+def setting_faults(config: Config) -> list[str]:
+    """What is wrong without looking at the data."""
+    design, training, splits = config.design, config.training, config.splits
+    faults = read_terms(design.confounds, "design.confounds")[1] + read_terms(design.keep or (), "design.keep")[1]
+    if not design.confounds:
+        faults.append("design.confounds must name at least one column; got none.")
+    both = sorted(set(columns_of(read_terms(design.confounds, "")[0])) & set(config.data.labels))
+    faults += [f"a column must be a label or a confound; got {name!r} as both." for name in both]
+    for name in dict.fromkeys([config.method.name, *config.method.options]):
+        try:
+            faults += unknown_options(method(name), config.method.options.get(name, {}))
+        except DeconfoundError as fault:
+            faults.append(str(fault))
+    faults += network_faults(config.network.name, config.network.options)
+    ranges: list[tuple[str, Any, bool, str]] = [
+        ("training.epochs", training.epochs, training.epochs >= 1, "at least 1"),
+        ("training.batch_size", training.batch_size, training.batch_size >= 1, "at least 1"),
+        ("training.lr", training.lr, training.lr > 0, "above 0"),
+        ("training.patience", training.patience, training.patience is None or training.patience >= 1, "at least 1"),
+        ("training.accumulate", training.accumulate, training.accumulate >= 1, "at least 1"),
+        ("training.weight_decay", training.weight_decay, training.weight_decay >= 0, "at least 0"),
+        ("training.focal_gamma", training.focal_gamma, training.focal_gamma >= 0, "at least 0"),
+        ("training.threads", training.threads, training.threads is None or training.threads >= 1, "at least 1"),
+        ("splits.validation", splits.validation, 0 < splits.validation <= 0.5, "above 0 and at most 0.5"),
+        ("splits.folds", splits.folds, splits.folds >= 2, "at least 2"),
+    ]
+    faults += [f"{name} must be {rule}; got {value}." for name, value, right, rule in ranges if not right]
+    if splits.kind != "kfold" and splits.column is None:
+        faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")
+    return faults
+
+
+def method_faults(names: Sequence[str]) -> list[str]:
+    """One sentence for each name that is no method."""
+    faults = []
+    for name in names:
+        try:
+            method(name)
+        except DeconfoundError as fault:
+            faults.append(str(fault))
+    if not names:
+        faults.append(f"methods must name at least one of {', '.join(METHODS)}; got none.")
+    return faults
+
+
+def column_faults(config: Config, source: Source) -> list[str]:
+    """Columns that the table lacks, levels that its columns lack, and empty cells among the features."""
+    available = list(source.table)
+    faults = [fault for role, names in roles(config).items() for fault in absent(names, available, role)]
+    for name, level in (config.data.controls or {}).items():
+        if name in available and str(level) not in (found := _levels(source.table, name)):
+            faults.append(f"data.controls must name a level of {name!r}; got {level!r}. It has: {', '.join(found)}.")
+    design = config.design
+    if design.site and design.site not in columns_of(read_terms(design.confounds, "")[0]):
+        faults.append(f"design.site must be one of the confounds; got {design.site!r}.")
+    values, names = getattr(source, "values", None), getattr(source, "names", ())
+    if values is not None and names and config.data.missing_features == "error":
+        empty = np.isnan(values).sum(0)
+        if empty.any():
+            worst = ", ".join(f"{names[i]} ({empty[i]})" for i in np.argsort(-empty)[:5] if empty[i])
+            faults.append(
+                f"features must be filled in every row; got empty cells in {int((empty > 0).sum())} columns: {worst}. "
+                "Set data.missing_features: mean, or leave these columns out."
+            )
+    return faults
+
+
+def _levels(table: Mapping[str, Any], name: str) -> list[str]:
+    return sorted({str(value) for value in np.asarray(table[name]).tolist()})

@@ -1,0 +1,172 @@
+"""Lightning around a method: one module, one callback that keeps the best epoch, checkpoints that are whole."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deconfound.errors import RunError
+from deconfound.methods.base import Criterion, Method
+from deconfound.training.batches import Batch, seed_for, training_batch
+from deconfound.training.config import Training
+from deconfound.training.files import read_checked, write_checked
+from deconfound.training.needs import need
+
+need("lightning", "train")
+from lightning.fabric.plugins import CheckpointIO  # noqa: E402 - only after the check that says what to install
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+
+Tick = Callable[[int, int, float], None]
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+}
+
+
+class Engine(LightningModule):
+    """A method as Lightning trains it: automatic optimisation, so that precision, accumulation and strategies apply."""
+
+    def __init__(self, method: Method, criterion: Criterion, options: Training, seed: int) -> None:
+        super().__init__()
+        self.method, self.criterion, self.options, self.seed = method, criterion, options, seed
+        self._own_states: list[dict[str, Any]] = []
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The method's own step, then its loss."""
+        given = training_batch(batch)
+        self.method.before_step(given)
+        loss = self.method.loss(given, self.criterion)
+        parts = {"train_loss": loss.total.detach(), **{f"train_{name}": part for name, part in loss.parts.items()}}
+        self.log_dict(parts, on_step=False, on_epoch=True, batch_size=len(given.x), sync_dist=True)
+        return loss.total
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """The task's loss on rows that nothing is fitted on."""
+        given = training_batch(batch)
+        loss = self.criterion(self.method(given.x, given.metadata), given.target)
+        self.log("val_loss", loss, on_step=False, on_epoch=True, batch_size=len(given.x), sync_dist=True)
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Start each epoch from its own seed, so that a resumed one draws the same dropout."""
+        if batch_idx == 0:
+            seed_all(seed_for(self.seed, "epoch", self.current_epoch, self.global_rank))
+
+    def on_train_start(self) -> None:
+        """Restore the method's own optimisers once their parameters lie on the device."""
+        for optimizer, state in zip(self.method.own_optimizers(), self._own_states, strict=False):
+            optimizer.load_state_dict(state)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the method's own optimisers."""
+        checkpoint["own_optimizers"] = [optimizer.state_dict() for optimizer in self.method.own_optimizers()]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep their states until training starts."""
+        self._own_states = checkpoint["own_optimizers"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One optimiser, for the network."""
+        make = _OPTIMIZERS[self.options.optimizer]
+        more = {"momentum": 0.9} if self.options.optimizer == "sgd" else {}
+        parameters = self.method.network_parameters()
+        return make(parameters, lr=self.options.lr, weight_decay=self.options.weight_decay, **more)
+
+
+class Keeper(Callback):
+    """Watches the validation loss: keeps the best weights, stops in time, and writes one file to resume from.
+
+    The file holds the trainer's state, the history and the best weights together, so that no kill can part them.
+    """
+
+    def __init__(self, path: Path, epochs: int, patience: int | None, seconds: float, tick: Tick | None) -> None:
+        self.path, self.epochs, self.patience, self.seconds, self.tick = path, epochs, patience, seconds, tick
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, Any] = {"epoch": -1, "loss": math.inf, "weights": None}
+        self.finished = False
+        self._saved_at = time.monotonic()
+
+    @property
+    def state_key(self) -> str:
+        """Where the checkpoint holds `state_dict`."""
+        return "keeper"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {"history": self.history, "best": self.best, "finished": self.finished}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.history, self.best, self.finished = (state_dict[key] for key in ("history", "best", "finished"))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the epoch, keep it if it is the best, and stop if the last best one is too long ago."""
+        epoch = trainer.current_epoch
+        values = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+        for name in ("train_loss", "val_loss"):
+            if not math.isfinite(values[name]):
+                raise RunError(
+                    f"{name} must be finite; got {values[name]} in epoch {epoch}. Lower training.lr, set training.clip, "
+                    "or look for extreme inputs."
+                )
+        self.history.append({"epoch": epoch, **values})
+        if values["val_loss"] < self.best["loss"]:
+            weights = trainer.strategy.lightning_module_state_dict()
+            self.best = {"epoch": epoch, "loss": values["val_loss"], "weights": _copied(weights)}
+        waited = epoch - self.best["epoch"]
+        self.finished = epoch + 1 >= self.epochs or (self.patience is not None and waited >= self.patience)
+        trainer.should_stop = self.finished
+        if self.finished or time.monotonic() - self._saved_at >= self.seconds:
+            trainer.save_checkpoint(self.path)
+            self._saved_at = time.monotonic()
+        if self.tick is not None and trainer.is_global_zero:
+            self.tick(epoch + 1, self.epochs, self.best["loss"])
+
+
+class WholeFiles(CheckpointIO):
+    """Checkpoints by temporary file, flush and rename, with a digest; read without unpickling code."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint."""
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_checked(Path(path), content.getvalue())
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read a checkpoint."""
+        return load_checkpoint(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint of `WholeFiles`, on the CPU."""
+    found: dict[str, Any] = torch.load(io.BytesIO(read_checked(path)), map_location="cpu", weights_only=True)
+    return found
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator that a network or a method may draw from."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - a user's network may draw from the global generator
+    random.seed(seed)
+
+
+def _copied(value: Any) -> Any:
+    """A state dict that further training does not change."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,213 @@
+"""The problem of a run: its data opened, its task known, its rows divided; and what one fold may see of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.data.source import Source
+from deconfound.design import Design
+from deconfound.design.terms import Term
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
+from deconfound.methods.base import TrainingBatch
+from deconfound.training.checking import SITES, column_faults, open_data, setting_faults
+from deconfound.training.config import Config
+from deconfound.training.loading import listed
+from deconfound.training.losses import criterion
+from deconfound.training.scaling import Scaler, fit_scaler
+from deconfound.training.splits import Fold, Rows, folds, stratum_codes
+from deconfound.training.tasks import Task, read_task, targets
+from deconfound.training.terms import columns_of, read_terms
+
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data, task and folds of a run.
+
+    Attributes:
+        config: With every default resolved.
+        source: The samples and their table.
+        task: What is predicted.
+        codes: The labels `(n, labels)`, NaN where a row has none.
+        folds: The division of the rows that have every label.
+    """
+
+    config: Config
+    source: Source
+    task: Task
+    codes: NDArray[np.float64]
+    folds: tuple[Fold, ...]
+
+    @property
+    def terms(self) -> tuple[list[Term], list[Term]]:
+        """Confounds and keep."""
+        design = self.config.design
+        keep = self.task.labels if design.keep is None else design.keep
+        return read_terms(design.confounds, "design.confounds")[0], read_terms(keep, "design.keep")[0]
+
+    @property
+    def confounds(self) -> list[str]:
+        """The columns that are removed."""
+        return columns_of(self.terms[0])
+
+    def new_design(self) -> Design:
+        """The design, not yet fitted."""
+        confounds, keep = self.terms
+        named = {*columns_of(confounds), *columns_of(keep)}
+        types: dict[str, Any] = {name: kind for name, kind in self.config.data.types.items() if name in named}
+        if self.task.kind == "multiclass":
+            types |= dict.fromkeys((label for label in self.task.labels if label in named), "categorical")
+        unseen = self.config.design.unseen or "error"
+        return Design(confounds, keep, types=types, missing=self.config.design.missing, unseen=unseen)
+
+    def table_at(self, rows: Rows, labels: bool = True) -> dict[str, Any]:
+        """The design's columns at these rows; without labels, as a new person's."""
+        confounds, keep = self.terms
+        names = columns_of(confounds) + (columns_of(keep) if labels else [])
+        return {name: np.asarray(self.source.table[name])[rows] for name in dict.fromkeys(names)}
+
+    def id_of(self, rows: Rows) -> list[str]:
+        """A name for each row: its id, or its number in the table."""
+        key = self.config.data.id
+        known = [key] if key and key in self.source.table else [n for n in ("participant_id", "id") if n in self.source.table]
+        return [str(value) for value in np.asarray(self.source.table[known[0]])[rows]] if known else [str(r) for r in rows]
+
+
+def open_problem(config: Config) -> Problem:
+    """Open the data and check everything that can be checked before training.
+
+    Raises:
+        OptionError: With one line for each fault.
+    """
+    faults = setting_faults(config)
+    source = open_data(config)
+    faults += column_faults(config, source)
+    if faults:
+        raise OptionError(listed("the config", faults))
+    data = config.data
+    task, codes = read_task(source.table, data.labels, config.training.task, data.types, data.positive)
+    criterion(config.training.loss, task)
+    config = _resolved(config, source)
+    usable = ~np.isnan(codes).any(1)
+    by = config.splits.stratify or data.labels
+    strata = stratum_codes([codes[:, data.labels.index(n)] if n in data.labels else np.asarray(source.table[n]) for n in by])
+    divided = folds(config.splits, source.table, usable, strata, data.person, config.run.seed)
+    problem = Problem(config, source, task, codes, divided)
+    for fold in divided:
+        try:
+            fit_design(problem, fold)
+        except DeconfoundError as fault:
+            raise OptionError(f"fold {fold.name}: {fault}") from fault
+    return problem
+
+
+def fit_design(problem: Problem, fold: Fold) -> Design:
+    """The design of the fold's training rows, after all its other rows have been read by it too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)  # `init` and the audit tell it once for the whole table
+        design = problem.new_design().fit(problem.table_at(fold.train))
+    design.encode(problem.table_at(np.concatenate([fold.validation, fold.test]), labels=False))
+    return design
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one fold, encoded once.
+
+    Attributes:
+        rows: Row numbers in the source.
+        metadata: `(n, p)`; labels are NaN but in the training rows.
+        target: What the criterion reads.
+        controls: One boolean per row, or None.
+    """
+
+    rows: Rows
+    metadata: Tensor
+    target: Tensor
+    controls: Tensor | None
+
+
+@dataclass(frozen=True)
+class FoldData:
+    """What one fold is trained and tested on; all that is fitted here saw the training rows alone."""
+
+    problem: Problem
+    fold: Fold
+    design: Design
+    scaler: Scaler
+    target_mean: NDArray[np.float64]
+    target_scale: NDArray[np.float64]
+    train: Part
+    validation: Part
+    test: Part
+
+    def samples(self, rows: Rows) -> Tensor:
+        """Standardised samples of these rows."""
+        return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
+
+    def training(self) -> Iterator[TrainingBatch]:
+        """The training rows once, in order, with their table."""
+        for start in range(0, len(self.train.rows), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            rows = self.train.rows[part]
+            controls = None if self.train.controls is None else self.train.controls[part]
+            table = {name: np.asarray(values)[rows] for name, values in self.problem.source.table.items()}
+            yield TrainingBatch(
+                self.samples(rows), self.train.metadata[part], self.train.target[part], controls, table
+            )
+
+
+def fold_data(problem: Problem, number: int) -> FoldData:
+    """Fit design, scaler and target scale on the training rows of a fold, and encode all its rows."""
+    fold = problem.folds[number]
+    design = fit_design(problem, fold)
+    read = problem.source.read
+    blocks = (read(fold.train[start : start + AT_ONCE]) for start in range(0, len(fold.train), AT_ONCE))
+    scaler = fit_scaler(blocks) if problem.config.data.scale == "columns" else Scaler()
+    mean, scale = np.zeros(1), np.ones(1)
+    if problem.task.kind == "regression":
+        mean, scale = problem.codes[fold.train].mean(0), problem.codes[fold.train].std(0)
+        scale = np.where(scale > 0, scale, 1.0)
+
+    def part(rows: Rows, labels: bool) -> Part:
+        metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
+        return Part(rows, metadata, targets(problem.task, problem.codes[rows], mean, scale), _controls(problem, rows))
+
+    parts = part(fold.train, True), part(fold.validation, False), part(fold.test, False)
+    return FoldData(problem, fold, design, scaler, mean, scale, *parts)
+
+
+def _controls(problem: Problem, rows: Rows) -> Tensor | None:
+    wanted = problem.config.data.controls
+    if not wanted:
+        return None
+    found = np.ones(len(rows), dtype=bool)
+    for name, level in wanted.items():
+        found &= np.array([str(value) == str(level) for value in np.asarray(problem.source.table[name])[rows].tolist()])
+    return torch.from_numpy(found)
+
+
+def _resolved(config: Config, source: Source) -> Config:
+    """The config with every "auto" decided, as it is written into the run's folder."""
+    flat = len(source.shape) == 1
+    confounds = columns_of(read_terms(config.design.confounds, "")[0])
+    leaves_out = config.splits.kind != "kfold" and config.splits.column in confounds
+    site = config.design.site or next((name for name in confounds if name.lower() in SITES), None)
+    unseen = config.design.unseen or ("mean" if leaves_out else "error")
+    scale = ("columns" if flat else "none") if config.data.scale == "auto" else config.data.scale
+    threads = config.training.threads or (1 if flat else torch.get_num_threads())
+    return replace(
+        config,
+        data=replace(config.data, scale=scale),  # type: ignore[arg-type]
+        design=replace(config.design, unseen=unseen, site=site),  # type: ignore[arg-type]
+        training=replace(config.training, threads=threads),
+    )

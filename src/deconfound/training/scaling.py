@@ -1,0 +1,63 @@
+"""Standardising inputs by what the training rows look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """`(x - mean) / scale` for each input, empty cells then being the mean.
+
+    Attributes:
+        mean: Of the training rows' filled cells; None leaves inputs alone.
+        scale: Their standard deviation, 1 where an input does not vary.
+    """
+
+    mean: NDArray[np.float64] | None = None
+    scale: NDArray[np.float64] | None = None
+
+    def __call__(self, x: NDArray[Any]) -> NDArray[np.float32]:
+        """Standardise samples."""
+        if self.mean is None or self.scale is None:
+            return np.asarray(x, dtype=np.float32)
+        return np.nan_to_num((x - self.mean) / self.scale, nan=0.0).astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        if self.mean is None or self.scale is None:
+            return {}
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Scaler:
+        """What `to_dict` gave."""
+        return cls(np.array(data["mean"]), np.array(data["scale"])) if data else cls()
+
+
+def fit_scaler(batches: Iterable[NDArray[Any]]) -> Scaler:
+    """Means and standard deviations over batches of training rows, whose cells may be NaN."""
+    counts: Any = 0
+    total: Any = 0.0
+    squares: Any = 0.0
+    shift: Any = None
+    for batch in batches:
+        values = np.asarray(batch, dtype=np.float64)
+        filled = ~np.isnan(values)
+        if shift is None:  # squares around a value near the mean keep their digits
+            shift = np.where(filled, values, 0.0).sum(0) / np.maximum(filled.sum(0), 1)
+        centred = np.where(filled, values - shift, 0.0)
+        counts = counts + filled.sum(0)
+        total = total + centred.sum(0)
+        squares = squares + np.square(centred).sum(0)
+    counts = np.maximum(counts, 1)
+    variance = squares / counts - np.square(total / counts)
+    spread = np.sqrt(np.maximum(variance, 0.0))
+    # Constant inputs keep a spread of rounding errors, which would be blown up to a signal.
+    constant = spread <= 1e-7 * (np.abs(shift + total / counts) + 1e-30)
+    return Scaler(shift + total / counts, np.where(constant, 1.0, spread))

@@ -1,0 +1,39 @@
+"""Which reader opens the data of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from deconfound.data.array_source import open_array
+from deconfound.data.source import Source
+from deconfound.data.table_source import TABLES, open_table
+from deconfound.errors import OptionError
+from deconfound.training.config import Data
+
+_SCANS = "deconfound.data.scans"
+
+
+def open_source(data: Data, roles: Sequence[str]) -> Source:
+    """Open what `data.source` names: a table, an array, or else scans.
+
+    Args:
+        data: The section of the config.
+        roles: Columns that are labels, confounds and the like, and so no features.
+    """
+    path = Path(data.source)
+    kind = path.suffix.lower()
+    if kind in TABLES and not (kind == ".txt" and data.options):
+        return open_table(path, table=data.table, id=data.id, features=data.features, roles=roles)
+    if kind in (".npy", ".npz"):
+        return open_array(path, table=data.table, id=data.id, array=data.array)
+    try:
+        scans = import_module(_SCANS)
+    except ImportError as error:
+        raise OptionError(
+            f"data.source must be a table ({', '.join(TABLES)}) or an array (.npy, .npz) here; got {data.source!r}, and "
+            f"the reader of scans cannot be loaded ({error})."
+        ) from error
+    source: Source = scans.open_scans(path, table=data.table, **data.options)
+    return source
