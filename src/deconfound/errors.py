@@ -13,6 +13,10 @@ class TableError(DeconfoundError, ValueError):
     """A table cannot be read as asked: an absent column, a missing or unseen value, a wrong type."""
 
 
+class ScanError(DeconfoundError, ValueError):
+    """Scans cannot be read, or do not go together with their table."""
+
+
 class NotFittedError(DeconfoundError, RuntimeError):
     """A design was used before `fit`."""
 
