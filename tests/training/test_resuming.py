@@ -1,0 +1,109 @@
+"""A run that is killed at any moment and started again ends with the numbers of an unbroken run."""
+
+import json
+import os
+import random
+import signal
+import stat
+import traceback
+
+import numpy as np
+import pytest
+
+from deconfound.errors import RunError
+from deconfound.training import engine, files, fold
+from deconfound.training.run import fit
+from tests.training import tiny
+
+LONG = {"training": {"epochs": 26, "patience": None, "batch_size": 16, "accelerator": "cpu"}}
+
+
+def numbers(folder):
+    """Everything in results.json that training decides."""
+    content = json.loads((folder / "results.json").read_text())
+    return [content["folds"], content["metrics"], content["identity"]]
+
+
+def predictions(folder):
+    return [path.read_text() for path in sorted(folder.glob("fold-*/predictions.csv"))]
+
+
+def features(folder):
+    return [np.load(path)["features"].tobytes() for path in sorted(folder.glob("fold-*/features.npz"))]
+
+
+def in_a_child(config, kill_at):
+    """Run in a forked process that sends itself SIGKILL at the given event; which event it was, or None."""
+    report, back = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _arm(kill_at, back)
+            fit(config)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    os.close(back)
+    _, status = os.waitpid(child, 0)
+    event = os.read(report, 100).decode()
+    os.close(report)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return event
+    assert os.WEXITSTATUS(status) == 0
+    return None
+
+
+def _arm(kill_at, back):
+    """Count steps of training and of writing; at the chosen one, die: while writing with half of the file there."""
+    left = [kill_at]
+
+    def happen(event, before=lambda: None):
+        left[0] -= 1
+        if left[0] == 0:
+            before()
+            os.write(back, event.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    flush, rename, step = os.fsync, os.replace, engine.Engine.training_step
+
+    def fsync(handle):
+        about = os.fstat(handle)
+        if stat.S_ISREG(about.st_mode):
+            happen("half a file", lambda: os.ftruncate(handle, about.st_size // 2))
+        flush(handle)
+
+    def replace(source, target):
+        happen(f"before {os.path.basename(target)}")
+        rename(source, target)
+        happen(f"after {os.path.basename(target)}")
+
+    def training_step(self, batch, batch_idx):
+        happen("a step")
+        return step(self, batch, batch_idx)
+
+    os.fsync, os.replace, engine.Engine.training_step = fsync, replace, training_step
+
+
+@pytest.mark.parametrize(("method", "kills"), [("pmdn", 20), ("pmdn-alternating", 4), ("none", 2)])
+def test_kills_change_no_number(tmp_path, method, kills):
+    path = tiny.write(tmp_path)
+    options = {**LONG, "method": {"name": method}}
+    fit(tiny.config(path, tmp_path / "whole", **options))
+    killed = tiny.config(path, tmp_path / "killed", run={"seed": 3, "checkpoint_seconds": 0.0, "folder": str(tmp_path / "killed")}, **options)  # fmt: skip
+    draw = random.Random(5)
+    events = []
+    for _ in range(kills):
+        event = in_a_child(killed, draw.randint(4, 22))
+        assert event is not None, f"the run ended after {len(events)} kills"
+        events.append(event)
+    if kills == 20:
+        assert {"half a file", "a step"} <= set(events)
+        assert any("last.ckpt" in event for event in events)
+    fit(killed)
+    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    assert predictions(tmp_path / "killed") == predictions(tmp_path / "whole")
+    assert features(tmp_path / "killed") == features(tmp_path / "whole")
+    left = [path.name for path in (tmp_path / "killed").rglob(".*.part")]
+    assert left == []
