@@ -78,12 +78,14 @@ class Method(nn.Module, ABC):
     which training rows there were, so that a checkpoint loads into a method prepared on others.
 
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
-    `self.model`, and declares `name`, `summary` and whether its eval output depends on the confounds.
+    `self.model`, and declares its `name`, a `summary`, whether its eval output depends on the confounds
+    (`reads_confounds`) and how many samples a training batch must have (`smallest_batch`).
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     reads_confounds: ClassVar[bool]
+    smallest_batch: ClassVar[int] = 1
     model: nn.Module
 
     @classmethod

@@ -29,6 +29,7 @@ class Batch(Method):
     name: ClassVar[str] = "batchnorm"
     summary: ClassVar[str] = "BatchNorm at the same places"
     reads_confounds: ClassVar[bool] = False
+    smallest_batch: ClassVar[int] = 2
 
     def __init__(self, network: nn.Module, setting: Setting, *, momentum: float = 0.1) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableErr
 from deconfound.layers.rows import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
-from deconfound.methods.problem import controls_of
+from deconfound.methods.problem import controls_of, first_batch
 
 
 @final
@@ -114,12 +114,11 @@ def which_level(columns: Tensor, codes: Tensor, confound: Confound) -> Tensor:
 
 def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
     """All training rows, `(n, d)` and `(n, p)`: ComBat fits them at once."""
+    shape = tuple(first_batch(setting).x.shape)
+    if len(shape) != 2:
+        raise ShapeError(f"inputs of method 'combat' must be features of a table, (n, d); got shape {shape}.")
     inputs, metadata = [], []
     for batch in setting.training():
-        if batch.x.ndim != 2:
-            raise ShapeError(
-                f"inputs of method 'combat' must be features of a table, (n, d); got shape {tuple(batch.x.shape)}."
-            )
         rows = controls_of(batch) if controls_only else slice(None)
         inputs.append(batch.x[rows].cpu())
         metadata.append(as_tensor(batch.metadata, setting.design, len(batch.x))[rows].cpu())
@@ -142,7 +141,10 @@ def fit(x: Tensor, metadata: Tensor, setting: Setting, site: Confound, options: 
     level = which_level(site.part(metadata), site.codes.double(), site)
     refuse_small(torch.bincount(level, minlength=levels), site)
     of_site = range(site.start, site.start + site.width)
-    given = [index for index, column in enumerate(design.columns) if column.used and index not in of_site]
+    varies = (metadata.std(0) > 1e-6).tolist()  # among controls the label does not
+    given = [
+        index for index, column in enumerate(design.columns) if column.used and varies[index] and index not in of_site
+    ]
     changed = [index for index in given if design.columns[index].role == "confound"]
 
     # For each site a row at the mean, one a standard deviation above it, and one for each covariate that is known.

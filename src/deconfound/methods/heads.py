@@ -36,8 +36,8 @@ class Head(nn.Module):
         inputs = math.prod(size or 1 for size in place.feature_shape)
         targets = target_columns(confound)
         outputs = targets.shape[1]
-        layers = [nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs)]
-        self.predictor = nn.Sequential(*layers) if hidden else nn.Linear(inputs, outputs)
+        hidden_layer = [nn.Linear(inputs, hidden), nn.Tanh()] if hidden else []
+        self.predictor = nn.Sequential(*hidden_layer, nn.Linear(hidden or inputs, outputs))
         self.register_buffer("targets", targets)
         self.register_buffer("predictions", torch.zeros(window, outputs))
         self.register_buffer("truths", torch.zeros(window, outputs))

@@ -1,4 +1,4 @@
-"""`rmdn`: metadata normalisation by recursive least squares over all samples seen (Kashyap et al. 2025)."""
+"""`rmdn`: metadata normalisation by recursive least squares over all samples seen (Shah et al. 2025)."""
 
 from __future__ import annotations
 
