@@ -10,8 +10,7 @@ import traceback
 import numpy as np
 import pytest
 
-from deconfound.errors import RunError
-from deconfound.training import engine, files, fold
+from deconfound.training import engine
 from deconfound.training.run import fit
 from tests.training import tiny
 
@@ -91,7 +90,8 @@ def test_kills_change_no_number(tmp_path, method, kills):
     path = tiny.write(tmp_path)
     options = {**LONG, "method": {"name": method}}
     fit(tiny.config(path, tmp_path / "whole", **options))
-    killed = tiny.config(path, tmp_path / "killed", run={"seed": 3, "checkpoint_seconds": 0.0, "folder": str(tmp_path / "killed")}, **options)  # fmt: skip
+    run = {"checkpoint_seconds": 0.0}
+    killed = tiny.config(path, tmp_path / "killed", run=run, **options)
     draw = random.Random(5)
     events = []
     for _ in range(kills):

@@ -16,8 +16,8 @@ def cohort(n=72, seed=0, scans=1):
     age = rng.normal(60, 9, people) + 4 * dx
     site = np.array(["A", "B", "C"])[rng.permutation(np.arange(people) % 3)]
     sex = np.where(rng.random(people) < 0.5, "F", "M")
-    base = {"person": [f"p{i:03d}" for i in range(people)], "dx": np.where(dx, "asd", "control"), "age": age, "sex": sex,
-            "site": site}  # fmt: skip
+    names = [f"p{i:03d}" for i in range(people)]
+    base = {"person": names, "dx": np.where(dx, "asd", "control"), "age": age, "sex": sex, "site": site}
     frame = pd.DataFrame(base).loc[np.repeat(np.arange(people), scans)].reset_index(drop=True)
     frame.insert(0, "id", [f"{i:04d}" for i in range(len(frame))])
     signal = np.repeat(dx, scans) * 1.2

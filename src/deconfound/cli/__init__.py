@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from deconfound.cli.audit import audit
 from deconfound.cli.demo import demo
+from deconfound.cli.fit import fit
 from deconfound.errors import DeconfoundError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(audit)
+app.command()(fit)
 
 _debug = False
 

@@ -51,9 +51,7 @@ def open_array(
     digest = fingerprint([path, Path(table)])
     values, names = _load(path, array, id)
     if values.ndim < 2 or values.dtype.kind not in "biuf":
-        raise TableError(
-            f"{path} must hold numbers of shape (samples, …); got shape {values.shape} of {values.dtype}."
-        )
+        raise TableError(f"{path} must hold numbers of shape (samples, …); got shape {values.shape} of {values.dtype}.")
     if names is not None:
         place = positions(path, names, str(id))
         positions(Path(table), columns[str(id)], str(id))

@@ -35,7 +35,8 @@ class TableSource:
 
     def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """The features of these rows, NaN where a cell is empty."""
-        return self.values[rows]
+        read: NDArray[np.float32] = self.values[rows]
+        return read
 
 
 def open_table(
@@ -101,9 +102,7 @@ def read_table(path: str | Path, text: Sequence[str] = ()) -> Columns:
     return {name: _cells(frame[name]) for name in frame.columns}
 
 
-def joined(
-    path: Path, content: Columns, table_path: Path, people: Columns, id: str
-) -> tuple[Columns, Columns]:
+def joined(path: Path, content: Columns, table_path: Path, people: Columns, id: str) -> tuple[Columns, Columns]:
     """The rows that both tables have, in the order of the table of people."""
     for where, columns in ((path, content), (table_path, people)):
         faults = absent([id], list(columns), f"data.id in {where.name}")
@@ -170,7 +169,9 @@ def _shared(path: Path, content: Columns, table: Path, people: Columns) -> str:
     both = [name for name in people if name in content]
     if len(both) != 1:
         what = f"{', '.join(both)}" if both else "none"
-        raise TableError(f"{path.name} and {table.name} must share one column to be joined by; got {what}. Set data.id.")
+        raise TableError(
+            f"{path.name} and {table.name} must share one column to be joined by; got {what}. Set data.id."
+        )
     return both[0]
 
 
@@ -186,7 +187,9 @@ def _cells(column: Any) -> NDArray[Any]:
 
 def _pandas() -> Any:
     try:
-        import pandas
+        import pandas  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DeconfoundError("pandas must be installed to read tables. Run: pip install 'deconfound[tables]'") from error
+        raise DeconfoundError(
+            "pandas must be installed to read tables. Run: pip install 'deconfound[tables]'"
+        ) from error
     return pandas

@@ -56,7 +56,7 @@ class DesignOptions:
         confounds: Columns, or terms: `age`, `spline(age, 4)`, `poly(age, 2)`, `age:sex`, or `{age: spline}`.
         keep: Columns whose effect survives; the labels if None.
         missing: What a missing confound is: an error, or the mean of the training rows.
-        unseen: The same for a level without training rows; None is "mean" where a split leaves levels out, else "error".
+        unseen: The same for a level without training rows; if None "mean" where a split leaves levels out, or "error".
         site: The confound that says where a sample comes from; if None, one that is called like it.
     """
 
@@ -232,9 +232,10 @@ class Config:
         return plain
 
     def identity(self) -> dict[str, Any]:
-        """What decides a run's numbers: everything but where it lies and what is compared with it."""
+        """What decides a run's numbers beside the content of its files: not where these and the run lie."""
         data = self.to_dict()
         del data["compare"], data["run"]["folder"], data["run"]["checkpoint_seconds"]
+        del data["data"]["source"], data["data"]["table"]
         data["training"].pop("workers")
         data["training"].pop("loggers")
         chosen = data["method"]["options"].get(self.method.name, {})

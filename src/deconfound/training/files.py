@@ -51,7 +51,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise RunError(f"{path} must be there; got no such file. Check the folder of the run.") from error
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} must be JSON that can be read; got {error}. Delete it to have it made again.") from error
+        raise RunError(
+            f"{path} must be JSON that can be read; got {error}. Delete it to have it made again."
+        ) from error
 
 
 def write_checked(path: Path, content: bytes) -> None:

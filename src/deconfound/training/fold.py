@@ -100,7 +100,11 @@ def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, An
         logits = logits * torch.from_numpy(data.target_scale) + torch.from_numpy(data.target_mean)
     codes = problem.codes[data.test.rows]
     write_json(folder / "design.json", data.design.to_dict())
-    scaling = {"inputs": data.scaler.to_dict(), "target_mean": data.target_mean.tolist(), "target_scale": data.target_scale.tolist()}
+    scaling = {
+        "inputs": data.scaler.to_dict(),
+        "target_mean": data.target_mean.tolist(),
+        "target_scale": data.target_scale.tolist(),
+    }
     write_json(folder / "scaling.json", scaling)
     write_text(folder / "history.csv", _history(kept["history"]))
     write_text(folder / "predictions.csv", _predictions(problem, data.test, logits))
@@ -213,7 +217,9 @@ def prediction_cells(task: Task, logits: Tensor) -> list[list[Any]]:
 
 def _history(rows: list[dict[str, float]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer = csv.DictWriter(
+        text, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -193,6 +193,7 @@ def _near(kind: Any, value: Any) -> str:
 
 def _anchored(config: Config, folder: Path) -> Config:
     """Paths of the data seen from the working directory: beside the config if something lies there."""
+
     def resolve(given: str | None) -> str | None:
         beside = None if given is None else folder / given
         return str(beside) if beside is not None and beside.exists() else given

@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class MLP(nn.Sequential):
     def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.2) -> None:
         super().__init__()
         widths = [inputs, *hidden]
-        for number, (a, b) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+        for number, (a, b) in enumerate(pairwise(widths), start=1):
             self.add_module(f"fc{number}", nn.Linear(a, b))
             self.add_module(f"relu{number}", nn.ReLU())
             if dropout:
@@ -85,7 +86,9 @@ def network_faults(name: str, options: dict[str, Any]) -> list[str]:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            faults.append(f"network.options of {name!r} must be among: {', '.join(known) or 'none'}; got {key!r}.{hint}")
+            faults.append(
+                f"network.options of {name!r} must be among: {', '.join(known) or 'none'}; got {key!r}.{hint}"
+            )
     return faults
 
 
@@ -112,7 +115,9 @@ def _imported(name: str) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise OptionError(f"network.name must be importable as package.module:callable; got {name!r} ({error}).") from error
+        raise OptionError(
+            f"network.name must be importable as package.module:callable; got {name!r} ({error})."
+        ) from error
     return found
 
 

@@ -78,8 +78,14 @@ class Problem:
     def id_of(self, rows: Rows) -> list[str]:
         """A name for each row: its id, or its number in the table."""
         key = self.config.data.id
-        known = [key] if key and key in self.source.table else [n for n in ("participant_id", "id") if n in self.source.table]
-        return [str(value) for value in np.asarray(self.source.table[known[0]])[rows]] if known else [str(r) for r in rows]
+        known = (
+            [key]
+            if key and key in self.source.table
+            else [n for n in ("participant_id", "id") if n in self.source.table]
+        )
+        return (
+            [str(value) for value in np.asarray(self.source.table[known[0]])[rows]] if known else [str(r) for r in rows]
+        )
 
 
 def open_problem(config: Config) -> Problem:
@@ -97,9 +103,11 @@ def open_problem(config: Config) -> Problem:
     task, codes = read_task(source.table, data.labels, config.training.task, data.types, data.positive)
     criterion(config.training.loss, task)
     config = _resolved(config, source)
-    usable = ~np.isnan(codes).any(1)
+    usable = np.asarray(~np.isnan(codes).any(axis=1))
     by = config.splits.stratify or data.labels
-    strata = stratum_codes([codes[:, data.labels.index(n)] if n in data.labels else np.asarray(source.table[n]) for n in by])
+    strata = stratum_codes(
+        [codes[:, data.labels.index(n)] if n in data.labels else np.asarray(source.table[n]) for n in by]
+    )
     divided = folds(config.splits, source.table, usable, strata, data.person, config.run.seed)
     problem = Problem(config, source, task, codes, divided)
     for fold in divided:
@@ -161,9 +169,7 @@ class FoldData:
             rows = self.train.rows[part]
             controls = None if self.train.controls is None else self.train.controls[part]
             table = {name: np.asarray(values)[rows] for name, values in self.problem.source.table.items()}
-            yield TrainingBatch(
-                self.samples(rows), self.train.metadata[part], self.train.target[part], controls, table
-            )
+            yield TrainingBatch(self.samples(rows), self.train.metadata[part], self.train.target[part], controls, table)
 
 
 def fold_data(problem: Problem, number: int) -> FoldData:
@@ -207,7 +213,7 @@ def _resolved(config: Config, source: Source) -> Config:
     threads = config.training.threads or (1 if flat else torch.get_num_threads())
     return replace(
         config,
-        data=replace(config.data, scale=scale),  # type: ignore[arg-type]
-        design=replace(config.design, unseen=unseen, site=site),  # type: ignore[arg-type]
+        data=replace(config.data, scale=scale),
+        design=replace(config.design, unseen=unseen, site=site),
         training=replace(config.training, threads=threads),
     )

@@ -104,7 +104,8 @@ def open_run(folder: str | Path) -> tuple[Config, dict[str, Any]]:
     yaml = need("yaml", "train")
     about = read_json(folder / ABOUT)
     if about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise RunError(f"{folder / ABOUT} must have format {FORMAT} {VERSION}; got {about.get('format')} {about.get('version')}.")
+        found = f"{about.get('format')} {about.get('version')}"
+        raise RunError(f"{folder / ABOUT} must have format {FORMAT} {VERSION}; got {found}.")
     return config_from(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))), about
 
 
@@ -113,8 +114,8 @@ def _same(folder: Path, old: Any, new: Any, where: str) -> None:
     if differences:
         told = "; ".join(f"{key}: {a!r} then, {b!r} now" for key, a, b in differences)
         raise RunError(
-            f"the config of {folder} must be the one it was started with; got {told}. Set run.folder to another folder, "
-            "or delete this one."
+            f"the config of {folder} must be the one it was started with; got {told}. Set run.folder to another "
+            "folder, or delete this one."
         )
 
 

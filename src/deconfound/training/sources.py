@@ -32,8 +32,8 @@ def open_source(data: Data, roles: Sequence[str]) -> Source:
         scans = import_module(_SCANS)
     except ImportError as error:
         raise OptionError(
-            f"data.source must be a table ({', '.join(TABLES)}) or an array (.npy, .npz) here; got {data.source!r}, and "
-            f"the reader of scans cannot be loaded ({error})."
+            f"data.source must be a table ({', '.join(TABLES)}) or an array (.npy, .npz) here; got {data.source!r}, "
+            f"and the reader of scans cannot be loaded ({error})."
         ) from error
     source: Source = scans.open_scans(path, table=data.table, **data.options)
     return source

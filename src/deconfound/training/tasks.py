@@ -68,7 +68,12 @@ def read_task(
     """The task, and its labels as codes or numbers `(n, labels)`, NaN where a row has none."""
     forced = {"regression": "numeric", "binary": "categorical", "multilabel": "categorical"}
     columns = [
-        column(name, table[name], _sort(types.get(name)) or forced.get(kind), codes_to=10**9 if kind == "multiclass" else CODES)
+        column(
+            name,
+            table[name],
+            _sort(types.get(name)) or forced.get(kind),
+            codes_to=10**9 if kind == "multiclass" else CODES,
+        )
         for name in labels
     ]
     columns = [_directed(item, positive if len(labels) == 1 else None) for item in columns]
@@ -100,7 +105,9 @@ def _kind(columns: Sequence[Column]) -> Kind:
     )
 
 
-def targets(task: Task, codes: NDArray[np.float64], mean: float | NDArray[Any] = 0.0, scale: float | NDArray[Any] = 1.0) -> Tensor:
+def targets(
+    task: Task, codes: NDArray[np.float64], mean: float | NDArray[Any] = 0.0, scale: float | NDArray[Any] = 1.0
+) -> Tensor:
     """What the criterion compares logits with: class codes `(n,)`, or `(n, outputs)` floats."""
     if task.kind == "multiclass":
         return torch.from_numpy(codes[:, 0].astype(np.int64))
@@ -136,7 +143,11 @@ def performance(task: Task, logits: Tensor, codes: NDArray[np.float64]) -> dict[
     if task.kind == "multiclass":
         found, classes = logits.argmax(1).double(), true[:, 0]
         area = macro_auc(logits.softmax(1), classes)
-        return {"auc": float(area), "balanced_accuracy": float(balanced_accuracy(found, classes)), "accuracy": float(accuracy(found, classes))}  # fmt: skip
+        return {
+            "auc": float(area),
+            "balanced_accuracy": float(balanced_accuracy(found, classes)),
+            "accuracy": float(accuracy(found, classes)),
+        }
     found = (logits > 0).double()
     area = torch.stack([auc(logits[:, i], true[:, i]) for i in range(logits.shape[1])]).nanmean()
     groups = (true * 2.0 ** torch.arange(true.shape[1])).sum(1)

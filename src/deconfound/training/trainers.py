@@ -63,7 +63,9 @@ def _loggers(config: Config, folder: Path) -> Any:
             else:
                 raise OptionError(f"training.loggers must be among tensorboard, mlflow; got {name!r}.")
         except ModuleNotFoundError as error:
-            raise OptionError(f"training.loggers must be installed; got {name!r} ({error}). Run: pip install {name}") from error
+            raise OptionError(
+                f"training.loggers must be installed; got {name!r} ({error}). Run: pip install {name}"
+            ) from error
     return made or False
 
 
