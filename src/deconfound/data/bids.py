@@ -1,0 +1,158 @@
+"""Which scans there are, and the row of the table for each: a BIDS folder, or a table with a column of paths."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.data.table_source import read_table
+from deconfound.design.table import Table, absent, column_names, is_missing, plain, read_columns
+from deconfound.errors import ScanError, TableError
+
+TEXT = ("participant_id", "session_id", "session", "person")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Scans with their rows, and what did not match.
+
+    Attributes:
+        paths: One for each scan.
+        rows: The row of each, column name → value, None where missing.
+        faults: What is wrong with the matching, each with a path.
+    """
+
+    paths: list[Path]
+    rows: list[Row]
+    faults: list[str]
+
+
+def list_bids(root: Path, table: Mapping[str, Any] | None, pattern: str) -> Listing:
+    """The scans of a BIDS folder, each with the row of its participant and session.
+
+    Args:
+        root: The folder that holds `participants.tsv` and the `sub-*` folders.
+        table: Used instead of `participants.tsv`; must have `participant_id`, may have `session_id`.
+        pattern: What the names of scans look like, `*_T1w.nii*`.
+    """
+    source = root / "participants.tsv" if table is None else root
+    columns = dict(read_table(source, TEXT)) if table is None else _columns(table)
+    lacking = absent(["participant_id"], list(columns), "the identifiers")
+    if lacking:
+        raise TableError(f"{source}: {lacking[0]}")
+    by_session = next((name for name in ("session_id", "session") if name in columns), None)
+    people: dict[tuple[str, str | None], Row] = {}
+    faults = []
+    for number, row in enumerate(_rows(columns)):
+        key = (_label(row["participant_id"], "sub"), _label(row[by_session], "ses") if by_session else None)
+        if is_missing(row["participant_id"]):
+            faults.append(f"{source}: row {number} has no participant_id")
+        elif key in people:
+            faults.append(f"{source}: row {number} is a second row of {_name(key)}")
+        else:
+            people[key] = row
+    files = sorted(path for path in root.glob(f"sub-*/**/{pattern}") if path.name.startswith("sub-"))
+    sessions: dict[str, dict[str, Row]] = {}
+    paths, rows, seen = [], [], set()
+    for path in files:
+        person, session = _entity(path, "sub"), _entity(path, "ses")
+        assert person is not None
+        key = (person, session if by_session else None)
+        if key not in people:
+            faults.append(f"{path}: this scan has no row in {source.name}")
+            continue
+        seen.add(key)
+        if person not in sessions:
+            sessions[person] = _sessions(root, person)
+        row = people[key] | {k: v for k, v in sessions[person].get(session or "", {}).items() if not is_missing(v)}
+        row |= {"participant_id": f"sub-{person}"} | ({"session_id": f"ses-{session}"} if session else {})
+        paths.append(path)
+        rows.append({**row, "path": path.relative_to(root).as_posix()})
+    faults += [f"{source}: {_name(key)} has no scan {pattern} in {root}" for key in people if key not in seen]
+    for row in rows:
+        row.setdefault("person", row["participant_id"])
+    return Listing(paths, rows, faults)
+
+
+def list_paths(table: Mapping[str, Any], path_column: str, folder: Path) -> Listing:
+    """The scans that a table names in one of its columns; relative paths start at `folder`."""
+    columns = _columns(table)
+    lacking = absent([path_column], list(columns), "path_column")
+    if lacking:
+        raise TableError(lacking[0])
+    rows = _rows(columns)
+    paths, kept, faults = [], [], []
+    count = Counter(str(row[path_column]) for row in rows)
+    seen: set[str] = set()
+    for number, row in enumerate(rows):
+        if is_missing(row[path_column]):
+            faults.append(f"row {number} of the table has no {path_column!r}")
+            continue
+        text = str(row[path_column])
+        if count[text] > 1:
+            faults += [f"{text}: {count[text]} rows of the table name this scan"] if text not in seen else []
+            seen.add(text)
+            continue
+        paths.append(folder / text)
+        kept.append(row)
+        if "participant_id" in row:
+            row.setdefault("person", row["participant_id"])
+    return Listing(paths, kept, faults)
+
+
+def gather(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
+    """Columns of rows: numbers with NaN, or text with None, where a row has nothing."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _column([row.get(name) for row in rows]) for name in names}
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    cells = [None if is_missing(value) else plain(value) for value in values]
+    numbers = [isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells if cell is not None]
+    if numbers and all(numbers):
+        if all(isinstance(cell, int) for cell in cells):
+            return np.array(cells, dtype=np.int64)
+        return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
+    return np.array(cells, dtype=object)
+
+
+def _columns(table: Table | Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    return read_columns(table, column_names(table))
+
+
+def _rows(columns: Mapping[str, NDArray[Any]]) -> list[Row]:
+    names = list(columns)
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*(columns[n].tolist() for n in names), strict=True)]
+
+
+def _label(value: Any, entity: str) -> str:
+    return str(value).removeprefix(f"{entity}-")
+
+
+def _name(key: tuple[str, str | None]) -> str:
+    person, session = key
+    return f"sub-{person}" + (f" ses-{session}" if session else "")
+
+
+def _entity(path: Path, entity: str) -> str | None:
+    found = re.search(rf"(?:^|_){entity}-([^_]+)", path.name)
+    return found.group(1) if found else None
+
+
+def _sessions(root: Path, person: str) -> dict[str, Row]:
+    """The columns that `sub-…_sessions.tsv` gives each session of a person."""
+    path = root / f"sub-{person}" / f"sub-{person}_sessions.tsv"
+    if not path.is_file():
+        return {}
+    columns = read_table(path, TEXT)
+    if "session_id" not in columns:
+        raise ScanError(f"{path} must have a column 'session_id'; got {', '.join(columns)}.")
+    return {_label(row["session_id"], "ses"): row for row in _rows(columns)}

@@ -1,0 +1,159 @@
+"""Scans as a source of samples: a BIDS folder or a table of paths, read once and then kept."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.data.bids import Listing, gather, list_bids, list_paths
+from deconfound.data.cache import StoredVolumes, cache_root, digest, keep
+from deconfound.data.file_digests import file_digests
+from deconfound.data.nifti import need_nibabel, read_scan
+from deconfound.data.table_source import read_table
+from deconfound.data.volumes import Fit, Packing, check_packing, check_shape, pack, robust_scale, to_shape
+from deconfound.errors import DeconfoundWarning, OptionError, ScanError
+
+SCALING = "0 to the 99.5th percentile of the voxels that are not zero"
+
+
+class Scans:
+    """Scans and their table; see `deconfound.data.source.Source`. Made by `open_scans`.
+
+    Attributes:
+        table: Column name → values, one per scan.
+        shape: `(1, D, H, W)`.
+        fingerprint: Digest of the scans' content, the settings and the table.
+        paths: The files.
+        skipped: What was left out under `skip_bad`, one sentence each.
+        made: How many volumes were read from their files by this call; the others came from the cache.
+    """
+
+    def __init__(
+        self, volumes: StoredVolumes, places: NDArray[np.intp], table: dict[str, NDArray[Any]],
+        paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
+    ) -> None:  # fmt: skip
+        self._volumes, self._places = volumes, places
+        self.table: Mapping[str, Any] = table
+        self.shape: tuple[int, ...] = (1, *volumes.stored.shape[1:])
+        self.fingerprint = fingerprint
+        self.paths = tuple(paths)
+        self.skipped = tuple(skipped)
+        self.made = made
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """The scans of these rows, `(n, 1, D, H, W)` in 0 … 1."""
+        return self._volumes.read(self._places[np.asarray(rows)])
+
+
+def open_scans(
+    path: str | Path,
+    *,
+    table: str | Path | Mapping[str, Any] | None = None,
+    path_column: str = "path",
+    pattern: str = "*_T1w.nii*",
+    shape: Sequence[int] = (64, 64, 64),
+    fit: Fit = "resample",
+    spacing: float | None = None,
+    dtype: Packing = "uint8",
+    skip_bad: bool = False,
+    cache: str | Path | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+) -> Scans:
+    """Open scans: bring each to one orientation, shape and scale, once, and read them from a memory map from then on.
+
+    Args:
+        path: A BIDS folder; or a table of paths; or, with `table`, the folder that its paths start from.
+        table: A table or its file, used instead of `participants.tsv`, or with a column of paths.
+        path_column: The column of paths.
+        pattern: What the names of scans look like in a BIDS folder.
+        shape: Of every volume.
+        fit: "resample" stretches the whole field of view to the shape; "crop" cuts or fills up with zeros.
+        spacing: With fit="crop", the voxel size in mm that scans are brought to first.
+        dtype: How a voxel is kept: "uint8" in 255 steps, or "float16".
+        skip_bad: Go on without scans that cannot be read or matched, and warn, instead of refusing all.
+        cache: Where volumes are kept; `DECONFOUND_CACHE` or the user's cache folder by default.
+        jobs: Threads that read; one per core by default.
+        progress: Whether a bar is shown while scans are read.
+
+    Raises:
+        ScanError: Names every scan that cannot be read and every row or scan that has no partner.
+    """
+    need_nibabel()
+    size = check_shape(shape)
+    check_packing(dtype)
+    to_shape(np.zeros((1, 1, 1), np.float32), size, fit, (1, 1, 1), spacing)  # refuses options that do not fit
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"jobs must be at least 1; got {jobs}.")
+    jobs = jobs or min(8, os.cpu_count() or 1)
+    listing = _listing(Path(path), table, path_column, pattern)
+    root = cache_root(cache)
+    digests = file_digests(listing.paths, root, jobs)
+
+    def make(item: int) -> NDArray[Any]:
+        volume, zooms = read_scan(listing.paths[item])
+        return pack(robust_scale(to_shape(volume, size, fit, zooms, spacing)), dtype)
+
+    settings: dict[str, object] = {"kind": "scans", "fit": fit, "spacing": spacing, "scaling": SCALING}
+    kept = keep(
+        root,
+        settings,
+        digests,
+        size,
+        dtype,
+        make,
+        what="reading scans",
+        jobs=jobs,
+        progress=progress,
+    )
+    faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in kept.faults.items()]
+    good = np.array([item for item in range(len(digests)) if item not in kept.faults], dtype=np.intp)
+    _settle(faults, len(good), skip_bad)
+    columns = gather([listing.rows[item] for item in good])
+    content = [digests[item] for item in good.tolist()]
+    mark = digest([settings, list(size), dtype, content, {k: [str(v) for v in c.tolist()] for k, c in columns.items()}])
+    return Scans(kept.volumes, good, columns, [listing.paths[i] for i in good.tolist()], mark, faults, kept.made)
+
+
+def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str) -> Listing:
+    if path.is_file() and table is None:
+        table, path = path, path.parent
+        return list_paths(read_table(table, (path_column,)), path_column, path)
+    if not path.is_dir():
+        raise ScanError(f"{path} must be a BIDS folder, or a table of paths; got nothing there. Check the path.")
+    columns = read_table(table, ("participant_id", "session_id", "person")) if isinstance(table, str | Path) else table
+    if columns is not None and path_column in columns.keys():  # noqa: SIM118 - a DataFrame need not iterate over names
+        return list_paths(columns, path_column, path)
+    if columns is None and not (path / "participants.tsv").is_file():
+        raise ScanError(
+            f"{path} must hold participants.tsv; got a folder without it. Pass table=… with a column 'participant_id' "
+            f"or a column {path_column!r}."
+        )
+    listing = list_bids(path, columns, pattern)
+    if not listing.paths and not listing.faults:
+        raise ScanError(f"{path} must hold scans sub-*/**/{pattern}; got none. Set pattern=….")
+    return listing
+
+
+def _settle(faults: list[str], good: int, skip_bad: bool) -> None:
+    """Refuse what is wrong, or say what is left out."""
+    listed = "\n".join(f"  {fault}" for fault in faults)
+    if faults and not skip_bad:
+        raise ScanError(
+            f"every scan must be readable and have one row of the table; got {len(faults)} "
+            f"{'fault' if len(faults) == 1 else 'faults'}:\n{listed}\n"
+            f"Correct them, or pass skip_bad=True (--skip-bad) to go on with the {good} that are right."
+        )
+    if not good:
+        raise ScanError(f"at least one scan must be readable and have a row of the table; got none.\n{listed}")
+    if faults:
+        warnings.warn(f"{len(faults)} left out, {good} scans remain:\n{listed}", DeconfoundWarning, stacklevel=3)
