@@ -1,0 +1,194 @@
+"""CF-Net's heads and network pull in opposite directions, column by column, at any batch size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import deconfound as dc
+from deconfound.errors import OptionError
+from deconfound.methods import Setting, TrainingBatch, heads
+from deconfound.methods.adversarial import Adversarial
+from deconfound.methods.confounds import confounds_of
+from deconfound.methods.heads import Head, squared_correlation, target_columns
+from deconfound.surgery import Place
+from tests.conftest import make_table
+from tests.methods.problem import make_network, make_problem, prepare
+
+TABLE = make_table(200)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return make_problem(80)
+
+
+def one_hot(values):
+    return torch.from_numpy((values[:, None] == np.unique(values)).astype(np.float32))
+
+
+def correlations(predictions, truths):
+    """Written differently: torch's own correlation matrix, one column after the other."""
+    pairs = zip(predictions.T, truths.T, strict=True)
+    return torch.stack([torch.corrcoef(torch.stack(pair))[0, 1] ** 2 for pair in pairs]).mean()
+
+
+def test_the_gradients_are_those_of_the_two_players(problem, monkeypatch):
+    monkeypatch.setattr(heads, "FLAT", 0.0)
+    double = replace(problem, x=problem.x.double(), metadata=problem.metadata.double(), target=problem.target.double())
+    model = prepare("adversarial", problem, weight=3.0).double()
+    batch = next(iter(double.batches(80)))
+    loss = model.loss(batch, binary_cross_entropy_with_logits)
+    loss.total.backward()
+
+    features = {"0": model.model[0](batch.x), "2": model.model(batch.x)}
+    truths = {
+        "age": torch.from_numpy(problem.table["age"])[:, None],
+        "sex": one_hot(problem.table["sex"])[:, 1:].double(),
+        "site": one_hot(problem.table["site"]).double(),
+    }
+    terms = [
+        correlations(head.predictor(features[head.place.path]), truths[head.confound.name]) for head in model.heads
+    ]
+    assert len(terms) == 6
+    task = binary_cross_entropy_with_logits(features["2"], batch.target)
+    of_heads = torch.autograd.grad(sum(terms), list(model.heads.parameters()), retain_graph=True)
+    of_network = torch.autograd.grad(task + 3.0 * sum(terms), list(model.model.parameters()))
+    for parameter, climb in zip(model.heads.parameters(), of_heads, strict=True):
+        torch.testing.assert_close(parameter.grad, -climb, atol=1e-6, rtol=1e-4)  # descent on −corr² climbs
+    for parameter, descend in zip(model.model.parameters(), of_network, strict=True):
+        torch.testing.assert_close(parameter.grad, descend, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(loss.parts["task"], task.detach())
+    torch.testing.assert_close(loss.parts["corr²/0/age"], terms[0].detach(), atol=1e-6, rtol=1e-4)
+
+
+def test_with_weight_zero_the_network_trains_as_if_alone_and_the_heads_still_learn(problem):
+    model, alone = prepare("adversarial", problem, weight=0), prepare("none", problem)
+    batch = next(iter(problem.batches()))
+    for each in (model, alone):
+        each.loss(batch, binary_cross_entropy_with_logits).total.backward()
+    for ours, theirs in zip(model.model.parameters(), alone.model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2)
+
+
+def test_a_correlation_is_taken_within_columns_and_never_over_a_flattened_table():
+    rng = torch.Generator().manual_seed(0)
+    offsets = torch.tensor([0.0, 10.0, 20.0])
+    truths = torch.randn(500, 3, generator=rng) + offsets
+    predictions = torch.randn(500, 3, generator=rng) + offsets
+    flattened = torch.corrcoef(torch.stack([truths.ravel(), predictions.ravel()]))[0, 1] ** 2
+    assert flattened > 0.9  # the control: this is what the released code would see
+    ours = squared_correlation(predictions, truths, torch.ones(500))
+    assert ours < 0.02
+    torch.testing.assert_close(ours, correlations(predictions, truths), atol=1e-4, rtol=1e-3)
+
+
+def test_rows_without_weight_and_columns_that_do_not_vary_take_no_part():
+    rng = torch.Generator().manual_seed(0)
+    a, b = torch.randn(40, 2, generator=rng), torch.randn(40, 2, generator=rng)
+    weights = (torch.arange(40) % 3 > 0).float()
+    some = weights.bool()
+    torch.testing.assert_close(squared_correlation(a, b, weights), correlations(a[some], b[some]), atol=1e-4, rtol=1e-3)
+    b[:, 1] = 4.0
+    torch.testing.assert_close(
+        squared_correlation(a, b, weights), correlations(a[some, :1], b[some, :1]), atol=1e-4, rtol=1e-3
+    )
+    b[:, 0] = 4.0
+    assert squared_correlation(a, b, weights) == 0
+    assert squared_correlation(a, b, 0 * weights) == 0
+
+
+def test_a_head_of_a_category_predicts_every_level_the_reference_too():
+    design = dc.Design(confounds=["age", "sex", "site"]).fit(TABLE)
+    age, sex, site = confounds_of(design)
+    metadata = torch.from_numpy(design.encode(TABLE))
+    centred = one_hot(TABLE["site"]) - one_hot(TABLE["site"]).mean(0)
+    torch.testing.assert_close(site.part(metadata) @ target_columns(site), centred, atol=1e-6, rtol=0)
+    assert target_columns(age).shape == (1, 1)
+    assert target_columns(sex).shape == (1, 1)  # two levels are one column
+    assert site.levels == ("A", "B", "C")
+
+
+def head_for(problem, window):
+    place = Place("0", "Linear", "after", feature_shape=(8,))
+    torch.manual_seed(0)
+    return Head(place, confounds_of(problem.design)[2], 4, window)
+
+
+def test_rows_one_at_a_time_have_the_correlation_and_the_gradient_of_the_window(problem):
+    rows, ones = slice(0, 32), torch.ones(1)
+    whole, single = head_for(problem, 32), head_for(problem, 32)
+    expected = whole(problem.x[rows], problem.metadata[rows], torch.ones(32))
+    expected.backward()
+    for _ in range(2):  # the second time round the window holds all 32
+        values = []
+        single.zero_grad()
+        for i in range(32):
+            value = single(problem.x[i : i + 1], problem.metadata[i : i + 1], ones)
+            (value / 32).backward()
+            values.append(value.detach())
+    torch.testing.assert_close(values[-1], expected.detach())
+    for ours, theirs in zip(single.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_the_first_rows_ever_give_no_gradient_and_no_nan(problem):
+    head = head_for(problem, 8)
+    for n in (1, 1):  # one row has no correlation, and two have ±1 whatever they are
+        head.zero_grad()
+        head(problem.x[:n], problem.metadata[:n], torch.ones(n)).backward()
+        assert all(torch.isfinite(parameter.grad).all() for parameter in head.parameters())
+        assert all(parameter.grad.abs().max() < 1e-2 for parameter in head.parameters())
+
+
+def test_a_batch_without_controls_leaves_the_network_to_its_task(problem):
+    model, alone = prepare("adversarial", problem, controls_only=True), prepare("none", problem)
+    rows = torch.nonzero(problem.target[:, 0] == 1).ravel()[:5]
+    batch = TrainingBatch(problem.x[rows], problem.metadata[rows], problem.target[rows], torch.zeros(5, dtype=bool))
+    for each in (model, alone):
+        each.loss(batch, binary_cross_entropy_with_logits).total.backward()
+    for ours, theirs in zip(model.model.parameters(), alone.model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+class Reader(nn.Module):
+    def __init__(self, batch_first):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 6, batch_first=batch_first)
+        self.batch_first = batch_first
+        self.out = nn.Linear(6, 1)
+
+    def forward(self, x):
+        states = self.lstm(x if self.batch_first else x.transpose(0, 1))[0]
+        return self.out(states[:, -1] if self.batch_first else states[-1])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_sequences_of_any_length_are_pooled(problem, batch_first):
+    def training(length=5):
+        yield TrainingBatch(torch.randn(80, length, 3), problem.metadata, problem.target)
+
+    model = Adversarial.prepare(Reader(batch_first), Setting(problem.design, ("lstm",), training))
+    for length in (5, 9):
+        loss = model.loss(next(training(length)), binary_cross_entropy_with_logits)
+        assert torch.isfinite(loss.total)
+        assert 0 < loss.parts["corr²/lstm/site"] < 1
+    assert model.heads[0].predictor[0].in_features == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"weight": -1}, "weight must be a number of at least 0; got -1"),
+        ({"weight": "1e-3"}, "weight must be a number of at least 0; got '1e-3'"),
+        ({"hidden": 2.5}, "hidden must be a whole number of at least 0; got 2.5"),
+        ({"window": 2}, "window must be a whole number of at least 3; got 2"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(problem, options, text):
+    with pytest.raises(OptionError, match=text):
+        prepare("adversarial", problem, make_network(), **options)
