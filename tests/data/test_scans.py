@@ -169,7 +169,7 @@ def test_places_and_columns_that_are_absent_are_named(tmp_path):
         opened(tmp_path / "empty", tmp_path, table={"participant": ["sub-01"]})
     (tmp_path / "list.csv").write_text("paths,age\na.nii,3\n")
     with pytest.raises(
-        TableError, match="path_column must be columns of the table; got 'path', .* Did you mean 'paths'"
+        TableError, match=r"path_column must be columns of the table; got 'path', .* Did you mean 'paths'"
     ):
         opened(tmp_path / "list.csv", tmp_path)
     with pytest.raises(OptionError, match="jobs must be at least 1; got 0"):

@@ -31,7 +31,7 @@ def bayes_accuracy(strengths: Strengths | None = None, *, confounds: bool = Fals
 
     Example:
         >>> round(bayes_accuracy(), 3), round(bayes_accuracy(confounds=True), 3)
-        (0.8, 0.86)
+        (0.8, 0.869)
     """
     s = strengths or Strengths()
     if not confounds:

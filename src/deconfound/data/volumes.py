@@ -35,7 +35,7 @@ def to_shape(
         spacing: With "crop", the voxel size in mm that volumes are brought to first.
 
     Example:
-        >>> to_shape(np.ones((5, 4, 4), np.float32), (3, 2, 6), "crop").sum()
+        >>> to_shape(np.ones((5, 4, 4), np.float32), (3, 2, 6), "crop").sum().item()
         24.0
     """
     check_shape(shape)
