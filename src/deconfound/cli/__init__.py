@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deconfound.cli.audit import audit
+from deconfound.cli.cohort import cohort
 from deconfound.cli.demo import demo
 from deconfound.cli.fit import fit
 from deconfound.errors import DeconfoundError
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(audit)
+app.command()(cohort)
 app.command()(fit)
 
 _debug = False
