@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from deconfound.methods import Loss, Method
-from tests.methods.problem import Problem, fit, make_problem, prepare
+from deconfound.methods import Loss, Method, TrainingBatch
+from tests.methods.problem import Problem, fit, make_network, make_problem, prepare
 
 Check = Callable[[type[Method]], None]
 CHECKS: dict[str, Check] = {}
@@ -113,6 +113,16 @@ def a_checkpoint_loads_into_a_method_prepared_on_other_rows(kind):
     fresh = prepare(kind, other)
     assert not torch.equal(answers(fresh), answers(model))
     fresh.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(answers(fresh), answers(model))
+
+
+@promise
+def a_checkpoint_is_restored_without_training_rows(kind):
+    model = trained(kind)
+    unknown = torch.full_like(problem().metadata[:1], torch.nan)
+    one = TrainingBatch(problem().x[:1], unknown, unknown[:, :1])
+    setting = problem().setting(training=lambda: iter([one]))
+    fresh = kind.restore(make_network(), setting, model.state_dict())
     assert torch.equal(answers(fresh), answers(model))
 
 

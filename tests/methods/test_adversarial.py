@@ -62,7 +62,7 @@ def test_the_gradients_are_those_of_the_two_players(problem, monkeypatch):
     for parameter, descend in zip(model.model.parameters(), of_network, strict=True):
         torch.testing.assert_close(parameter.grad, descend, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(loss.parts["task"], task.detach())
-    torch.testing.assert_close(loss.parts["corr²/0/age"], terms[0].detach(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(loss.parts["correlation/0/age"], terms[0].detach(), atol=1e-6, rtol=1e-4)
 
 
 def test_with_weight_zero_the_network_trains_as_if_alone_and_the_heads_still_learn(problem):
@@ -176,7 +176,7 @@ def test_sequences_of_any_length_are_pooled(problem, batch_first):
     for length in (5, 9):
         loss = model.loss(next(training(length)), binary_cross_entropy_with_logits)
         assert torch.isfinite(loss.total)
-        assert 0 < loss.parts["corr²/lstm/site"] < 1
+        assert 0 < loss.parts["correlation/lstm/site"] < 1
     assert model.heads[0].predictor[0].in_features == 6
 
 

@@ -205,6 +205,7 @@ class NeverTrains(Broken):
         (FailsOnOneRow, "batches_of_any_size_train_from_the_smallest_on"),
         (ForgetsAnOptimizer, "every_parameter_has_one_optimizer"),
         (KeepsTrainingRows, "a_checkpoint_loads_into_a_method_prepared_on_other_rows"),
+        (KeepsTrainingRows, "a_checkpoint_is_restored_without_training_rows"),
         (NeverTrains, "it_trains_and_the_loss_falls"),
     ],
 )

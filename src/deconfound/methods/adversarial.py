@@ -79,7 +79,7 @@ class Adversarial(Method):
         found = {}
         for head in heads:
             features = Reversed.apply(seen[head.place.path], self.weight)
-            found[f"corr²/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
+            found[f"correlation/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
         parts = {name: value.detach() for name, value in found.items()}
         return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
 

@@ -75,11 +75,12 @@ class Method(nn.Module, ABC):
 
     The engine calls `prepare` once, then for each batch in train mode `before_step` and `loss`, backward and the
     optimisers' steps; in eval mode `forward`. All state is parameters and buffers, of shapes that do not depend on
-    which training rows there were, so that a checkpoint loads into a method prepared on others.
+    the training rows, so that `restore` needs none.
 
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
-    `self.model`, and declares its `name`, a `summary`, whether its eval output depends on the confounds
-    (`reads_confounds`) and how many samples a training batch must have (`smallest_batch`).
+    `self.model`, learns what it must know beforehand in `fit`, and declares its `name`, a `summary`, whether its
+    eval output depends on the confounds (`reads_confounds`) and how many samples a training batch must have
+    (`smallest_batch`).
     """
 
     name: ClassVar[str]
@@ -91,16 +92,32 @@ class Method(nn.Module, ABC):
     @classmethod
     def prepare(cls, network: nn.Module, setting: Setting, **options: Any) -> Self:
         """Put the method around a network; whatever it fits beforehand it fits on `setting.training()`."""
-        faults = unknown_options(cls, options)
-        if faults:
-            raise OptionError("\n".join(faults))
-        return cls(network, setting, **options)
+        made = cls._make(network, setting, options)
+        made.fit(setting)
+        return made
+
+    @classmethod
+    def restore(cls, network: nn.Module, setting: Setting, state: Mapping[str, Any], **options: Any) -> Self:
+        """The method that a state dict was saved from; of the training rows only the shape of `x` is read."""
+        made = cls._make(network, setting, options)
+        made.load_state_dict(state)
+        return made
 
     @classmethod
     def options(cls) -> dict[str, Any]:
         """The options of `prepare` and their defaults."""
         parameters = inspect.signature(cls.__init__).parameters.values()
         return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+    @classmethod
+    def _make(cls, network: nn.Module, setting: Setting, options: Mapping[str, Any]) -> Self:
+        faults = unknown_options(cls, options)
+        if faults:
+            raise OptionError("\n".join(faults))
+        return cls(network, setting, **options)
+
+    def fit(self, setting: Setting) -> None:
+        """What is learned from the training rows before training starts."""
 
     @abstractmethod
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
@@ -118,7 +135,7 @@ class Method(nn.Module, ABC):
         return list(self.parameters())
 
     def own_optimizers(self) -> list[Optimizer]:
-        """Optimisers that `before_step` uses; the engine saves and restores their state."""
+        """Optimisers that the method steps by itself; the engine saves and restores their state."""
         return []
 
     @property

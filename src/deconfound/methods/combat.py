@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from deconfound.design import Design
 from deconfound.design.table import in_rows
 from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
 from deconfound.layers.rows import as_tensor, refuse_nan
@@ -56,13 +57,24 @@ class ComBat(Method):
         self.model = network
         self.design = setting.design
         self.site = site_of(setting)
-        x, metadata = gather(setting, controls_only)
-        options = {"parametric": parametric, "mean_only": mean_only}
-        scale, shift, slope = fit(x.double(), metadata.double(), setting, self.site, options)
+        self.options_of_fit = {"parametric": parametric, "mean_only": mean_only}
+        self.controls_only = controls_only
+        x = first_batch(setting).x
+        if x.ndim != 2:
+            shape = tuple(x.shape)
+            raise ShapeError(f"inputs of method 'combat' must be features of a table, (n, d); got shape {shape}.")
+        sites, confounds, features = len(self.site.levels), len(setting.design.confound_columns), x.shape[1]
         self.register_buffer("codes", self.site.codes)
-        self.register_buffer("scale", scale.to(x.dtype))
-        self.register_buffer("shift", shift.to(x.dtype))
-        self.register_buffer("slope", slope.to(x.dtype))
+        self.register_buffer("scale", x.new_ones(sites, features))
+        self.register_buffer("shift", x.new_zeros(sites, features))
+        self.register_buffer("slope", x.new_zeros(sites, confounds, features))
+
+    def fit(self, setting: Setting) -> None:
+        """The maps of all sites, by combatlearn on the training rows."""
+        x, metadata = gather(setting, self.controls_only)
+        maps = site_maps(x.double(), metadata.double(), self.design, self.site, self.options_of_fit)
+        for buffer, values in zip((self.scale, self.shift, self.slope), maps, strict=True):
+            buffer.copy_(values)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(self.harmonised(x, metadata))
@@ -114,9 +126,6 @@ def which_level(columns: Tensor, codes: Tensor, confound: Confound) -> Tensor:
 
 def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
     """All training rows, `(n, d)` and `(n, p)`: ComBat fits them at once."""
-    shape = tuple(first_batch(setting).x.shape)
-    if len(shape) != 2:
-        raise ShapeError(f"inputs of method 'combat' must be features of a table, (n, d); got shape {shape}.")
     inputs, metadata = [], []
     for batch in setting.training():
         rows = controls_of(batch) if controls_only else slice(None)
@@ -127,7 +136,7 @@ def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
     return torch.cat(inputs), stacked
 
 
-def fit(x: Tensor, metadata: Tensor, setting: Setting, site: Confound, options: dict[str, Any]) -> SiteMaps:
+def site_maps(x: Tensor, metadata: Tensor, design: Design, site: Confound, options: dict[str, Any]) -> SiteMaps:
     """Fit combatlearn's ComBat, and read its affine maps off what it does to a few rows per site."""
     try:
         import pandas as pd  # type: ignore[import-untyped]
@@ -137,7 +146,7 @@ def fit(x: Tensor, metadata: Tensor, setting: Setting, site: Confound, options: 
             f"method 'combat' must have combatlearn and pandas; got no {missing.name}. "
             "Install them: pip install 'deconfound[combat]'."
         ) from missing
-    design, levels = setting.design, len(site.levels)
+    levels = len(site.levels)
     level = which_level(site.part(metadata), site.codes.double(), site)
     refuse_small(torch.bincount(level, minlength=levels), site)
     of_site = range(site.start, site.start + site.width)

@@ -49,16 +49,24 @@ class Covariate(Method):
         self.model = network
         self.design = setting.design
         logits = observe(network, {"": network}, first_batch(setting).x, "after")[""][0].features
-        self.link: Link = link or infer_link(setting, logits[0].numel())
+        self.link = link
         columns = len(setting.design.confound_columns)
-        self.head = nn.Parameter(torch.zeros(columns, logits[0].numel(), dtype=logits.dtype))
-        sample, share = sample_confounds(setting, samples)
-        self.register_buffer("sample", sample.to(logits.dtype))
-        self.register_buffer("share", share.to(logits.dtype))
+        self.head = nn.Parameter(logits.new_zeros(columns, logits[0].numel()))
+        self.register_buffer("sample", logits.new_zeros(samples, columns))
+        self.register_buffer("share", logits.new_zeros(samples))
+
+    def fit(self, setting: Setting) -> None:
+        """The sample of confounds, and the link if it was not given."""
+        self.link = self.link or infer_link(setting, self.head.shape[1])
+        rows = torch.cat([batch.metadata[:, : len(self.head)].cpu() for batch in setting.training()])
+        drawn = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: len(self.share)]]
+        self.sample[: len(drawn)] = drawn.to(self.sample)
+        self.share[: len(drawn)] = 1 / len(drawn)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x)
         if not self.training:
+            assert self.link is not None
             averaged = marginal(logits.reshape(len(x), -1), self.sample @ self.head, self.share, self.link)
             return averaged.reshape(logits.shape)
         confounds = read_confounds(metadata, self.design, len(x), training=True)
@@ -67,11 +75,11 @@ class Covariate(Method):
 
     def get_extra_state(self) -> Tensor:
         """The link, so that a checkpoint does not depend on the targets that it was read off."""
-        return torch.tensor(LINKS.index(self.link))
+        return torch.tensor(-1 if self.link is None else LINKS.index(self.link))
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take over the link of the checkpoint."""
-        self.link = LINKS[int(state)]
+        self.link = LINKS[int(state)] if state >= 0 else None
 
 
 def marginal(logits: Tensor, offsets: Tensor, share: Tensor, link: Link) -> Tensor:
@@ -101,13 +109,3 @@ def infer_link(setting: Setting, logits: int) -> Link:
             return "softmax"
         labels = labels and bool(((target == 0) | (target == 1)).all())
     return "sigmoid" if labels else "identity"
-
-
-def sample_confounds(setting: Setting, samples: int) -> tuple[Tensor, Tensor]:
-    """C of `samples` training rows drawn without replacement, and the share of each; rows that are not there have 0."""
-    columns = len(setting.design.confound_columns)
-    rows = torch.cat([batch.metadata[:, :columns].cpu() for batch in setting.training()])
-    drawn = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:samples]]
-    sample, share = torch.zeros(samples, columns), torch.zeros(samples)
-    sample[: len(drawn)], share[: len(drawn)] = drawn, 1 / len(drawn)
-    return sample, share

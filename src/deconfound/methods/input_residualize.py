@@ -44,7 +44,12 @@ class InputResidualize(Method):
                 f"inputs of method 'input-residualize' must be floating point; got {x.dtype}. Codes cannot be "
                 "regressed: choose a method that works on features."
             )
-        self.register_buffer("beta", fit(setting, controls_only).to(x.dtype).reshape(-1, *x.shape[1:]))
+        self.controls_only = controls_only
+        self.register_buffer("beta", x.new_zeros(len(setting.design.confound_columns), *x.shape[1:]))
+
+    def fit(self, setting: Setting) -> None:
+        """β, by least squares on the training rows."""
+        self.beta.copy_(regress(setting, self.controls_only).reshape(self.beta.shape))
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(self.residual(x, metadata))
@@ -59,7 +64,7 @@ class InputResidualize(Method):
         return x - effect.reshape(x.shape).to(x.dtype)
 
 
-def fit(setting: Setting, controls_only: bool = False) -> Tensor:
+def regress(setting: Setting, controls_only: bool) -> Tensor:
     """β_C per standardised confound column, `(p_C, inputs)`, by normal equations summed over the training batches."""
     design = setting.design
     whitening = torch.from_numpy(design.whitening)
