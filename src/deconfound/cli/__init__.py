@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from deconfound.cli.audit import audit
 from deconfound.cli.cohort import cohort
+from deconfound.cli.compare import compare
 from deconfound.cli.demo import demo
 from deconfound.cli.fit import fit
 from deconfound.errors import DeconfoundError
@@ -26,6 +27,7 @@ app.command()(demo)
 app.command()(audit)
 app.command()(cohort)
 app.command()(fit)
+app.command()(compare)
 
 _debug = False
 

@@ -1,0 +1,113 @@
+"""Dots with intervals, one row for each model and one panel for each measure, drawn as SVG without scripts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+ROW, TOP, BOTTOM, LABELS, PANEL, GAP = 30, 46, 34, 150, 210, 34
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value with its interval; NaN ends draw the dot alone, a NaN value nothing."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One measure of every model.
+
+    Attributes:
+        title: What is measured.
+        note: Which direction is good, or what the line stands for.
+        dots: One for each model.
+        line: Where a vertical line stands, such as no difference.
+    """
+
+    title: str
+    note: str
+    dots: tuple[Dot, ...]
+    line: float | None = 0.0
+
+
+def forest(models: Sequence[str], panels: Sequence[Panel], label: str) -> str:
+    """The figure as an SVG element, which a reader of the page can zoom and print."""
+    width = LABELS + len(panels) * (PANEL + GAP)
+    height = TOP + ROW * len(models) + BOTTOM
+    parts = [
+        f'<text x="0" y="{_y(row) + 4}">{escape(name)}</text>'
+        f'<line class="axis" x1="0" x2="{width - GAP}" y1="{_y(row) + ROW / 2}" y2="{_y(row) + ROW / 2}" opacity=".5"/>'
+        for row, name in enumerate(models)
+    ]
+    for number, panel in enumerate(panels):
+        parts.append(_panel(panel, models, LABELS + number * (PANEL + GAP), height))
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" style="min-width:{width * 0.8:.0f}px">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _y(row: int) -> float:
+    return TOP + ROW * (row + 0.5)
+
+
+def _panel(panel: Panel, models: Sequence[str], left: float, height: int) -> str:
+    numbers = [n for dot in panel.dots for n in (dot.value, dot.low, dot.high) if math.isfinite(n)]
+    if panel.line is not None:
+        numbers.append(panel.line)
+    low, high, step = _scale(min(numbers, default=0.0), max(numbers, default=1.0))
+
+    def x(value: float) -> float:
+        return left + PANEL * (value - low) / (high - low)
+
+    floor = height - BOTTOM
+    parts = [
+        f'<text x="{left}" y="16" font-weight="600">{escape(panel.title)}</text>',
+        f'<text class="soft" x="{left}" y="33">{escape(panel.note)}</text>',
+        f'<line class="axis" x1="{left}" x2="{left + PANEL}" y1="{floor}" y2="{floor}"/>',
+    ]
+    count = round((high - low) / step)
+    for tick in (low + step * k for k in range(count + 1)):
+        parts.append(f'<line class="axis" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{floor}" y2="{floor + 4}"/>')
+        text = f"{tick + 0.0:.{_digits(step)}f}".replace("-", "−")
+        parts.append(f'<text class="soft" x="{x(tick):.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>')
+    if panel.line is not None:
+        at = x(panel.line)
+        parts.append(f'<line class="axis whole" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{floor}"/>')
+    for row, (name, dot) in enumerate(zip(models, panel.dots, strict=True)):
+        parts.append(_dot(dot, f"{name}: {panel.title}", x, _y(row)))
+    return "".join(parts)
+
+
+def _dot(dot: Dot, name: str, x: object, y: float) -> str:
+    assert callable(x)
+    if not math.isfinite(dot.value):
+        return ""
+    text = f"{name} {dot.value:.3f}"
+    line = ""
+    if math.isfinite(dot.low) and math.isfinite(dot.high):
+        text += f" ({dot.low:.3f} to {dot.high:.3f})"
+        line = (
+            f'<line x1="{x(dot.low):.1f}" x2="{x(dot.high):.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+            'stroke="var(--m0)" stroke-width="2" opacity=".6"/>'
+        )
+    centre = f'<circle cx="{x(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="var(--m0)"/>'
+    return f"<g>{line}{centre}<title>{escape(text.replace('-', '−'))}</title></g>"
+
+
+def _scale(low: float, high: float) -> tuple[float, float, float]:
+    """Round ends and a round step that hold these numbers in at most five steps."""
+    span = max(high - low, 1e-6)
+    power = 10 ** math.floor(math.log10(span / 4))
+    step = next(power * k for k in (1, 2, 2.5, 5, 10) if span / (power * k) <= 4)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
+
+
+def _digits(step: float) -> int:
+    return max(0, -math.floor(math.log10(step) + 1e-9) + (1 if f"{step:e}".startswith("2.5") else 0))
