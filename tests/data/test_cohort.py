@@ -9,12 +9,11 @@ import torch
 from scipy.stats import norm
 
 from deconfound.data.cohort import simulate_cohort
-from deconfound.data.cohort_files import write_bids
+from deconfound.data.counting import paper_table_one, table_one
 from deconfound.data.people import GROUPS, LABELS, draw_people, shares
 from deconfound.data.scans import open_scans
 from deconfound.data.source import Source
 from deconfound.data.strengths import Strengths
-from deconfound.data.table_one import paper_table_one, table_one
 from deconfound.data.truth import bayes_accuracy, bayes_labels
 from deconfound.errors import OptionError
 
@@ -207,7 +206,7 @@ def test_a_cohort_is_a_source_and_reads_the_same_from_the_cache(tmp_path):
 
 def test_a_written_cohort_is_read_as_any_other_folder_of_scans(tmp_path):
     cohort = simulate_cohort(16, people=12, independent=True)
-    folder = write_bids(cohort, tmp_path / "bids", progress=False)
+    folder = cohort.write_bids(tmp_path / "bids", progress=False)
     scans = open_scans(folder, cache=tmp_path / "cache", shape=(16, 16, 16), progress=False)
     np.testing.assert_array_equal(scans.read(np.arange(12)), cohort.read(np.arange(12)))
     for name in ("participant_id", "person", "site", "group", "sex", "hiv", "mci", "age"):
@@ -216,7 +215,7 @@ def test_a_written_cohort_is_read_as_any_other_folder_of_scans(tmp_path):
     assert description["GeneratedBy"][0]["Parameters"]["strengths"]["mci_separation"] == 2.5
     assert "severity" not in " ".join(scans.table)
     with pytest.raises(OptionError, match="the cohort's folder must be new or empty"):
-        write_bids(cohort, folder, progress=False)
+        cohort.write_bids(folder, progress=False)
 
 
 def test_volumes_are_drawn_without_changing_the_number_of_threads(tmp_path):

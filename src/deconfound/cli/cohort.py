@@ -53,8 +53,8 @@ def cohort(
 
 
 def _table(columns: Any) -> Table:
+    from deconfound.data.counting import paper_table_one, table_one
     from deconfound.data.people import GROUPS
-    from deconfound.data.table_one import paper_table_one, table_one
 
     paper = {line.site: line for line in paper_table_one()}
     view = Table(title="Table 1, simulated (the paper's)", title_justify="left")

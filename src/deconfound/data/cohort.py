@@ -90,6 +90,12 @@ class Cohort:
         self._kept = kept.volumes
         return self
 
+    def write_bids(self, folder: str | Path, *, jobs: int | None = None, progress: bool = True) -> Path:
+        """Write the scans as a BIDS folder for `open_scans`; see `deconfound.data.cohort_files.write_bids`."""
+        from deconfound.data.cohort_files import write_bids
+
+        return write_bids(self, folder, jobs=jobs, progress=progress)
+
     def map_scans(self, jobs: int | None = None) -> Iterator[NDArray[np.int16]]:
         """Every person's scan in the order of the table, drawn by several threads."""
         jobs = jobs or os.cpu_count() or 1

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deconfound.data.anatomy import affine
-from deconfound.data.cohort import Cohort
 from deconfound.data.nifti import need_nibabel
 from deconfound.data.progress import progress_bar
 from deconfound.errors import OptionError
+
+if TYPE_CHECKING:
+    from deconfound.data.cohort import Cohort
 
 COLUMNS = {
     "participant_id": "Identifier of a simulated person.",
