@@ -133,7 +133,7 @@ class Part:
 
     Attributes:
         rows: Row numbers in the source.
-        metadata: `(n, p)`; labels are NaN but in the training rows.
+        metadata: `(n, p)`; of the test rows the labels are NaN.
         target: What the criterion reads.
         controls: One boolean per row, or None.
     """
@@ -188,7 +188,7 @@ def fold_data(problem: Problem, number: int) -> FoldData:
         metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
         return Part(rows, metadata, targets(problem.task, problem.codes[rows], mean, scale), _controls(problem, rows))
 
-    parts = part(fold.train, True), part(fold.validation, False), part(fold.test, False)
+    parts = part(fold.train, True), part(fold.validation, True), part(fold.test, False)
     return FoldData(problem, fold, design, scaler, mean, scale, *parts)
 
 
