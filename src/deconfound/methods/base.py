@@ -6,6 +6,7 @@ import difflib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -17,6 +18,7 @@ from deconfound.errors import OptionError
 from deconfound.surgery import NormalizedModel
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
+Batches = Callable[[], "Iterable[TrainingBatch]"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Setting:
 
     design: Design
     at: tuple[str, ...] | None
-    training: Callable[[], Iterable[TrainingBatch]]
+    training: Batches
     lr: float = 1e-3
     site: str | None = None
 
@@ -74,8 +76,9 @@ class Method(nn.Module, ABC):
     """A network under one way of training; subclasses are final, one file each.
 
     The engine calls `prepare` once, then for each batch in train mode `before_step` and `loss`, backward and the
-    optimisers' steps; in eval mode `forward`. All state is parameters and buffers, of shapes that do not depend on
-    the training rows, so that `restore` needs none.
+    optimisers' steps; in eval mode `forward`, within `settled` while it validates and after `settle` in the end. All
+    state is parameters and buffers, of shapes that do not depend on which training rows there were, so that a
+    checkpoint loads into a method prepared on others.
 
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
     `self.model`, learns what it must know beforehand in `fit`, and declares its `name`, a `summary`, whether its
@@ -129,6 +132,13 @@ class Method(nn.Module, ABC):
 
     def before_step(self, batch: TrainingBatch) -> None:
         """What the method does by itself before each step of the network (Algorithm 1's step on β)."""
+
+    def settle(self, held_out: Batches) -> None:
+        """Fit to validation rows what training could only follow; called once after training, in eval mode."""
+
+    def settled(self, held_out: Batches) -> AbstractContextManager[None]:
+        """A context around each validation in which the method is as `settle` leaves it."""
+        return nullcontext()
 
     def network_parameters(self) -> list[nn.Parameter]:
         """What the network's optimiser trains."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch
+from deconfound.methods.base import Batches, Criterion, Loss, Method, Setting, TrainingBatch
 from deconfound.methods.problem import controls_of, first_batch
 from deconfound.surgery import NormalizedModel, normalize
+
+HeldOut = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
 class LayerMethod(Method):
@@ -16,9 +21,18 @@ class LayerMethod(Method):
 
     model: NormalizedModel
 
-    def __init__(self, network: nn.Module, setting: Setting, layer: str, controls_only: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        setting: Setting,
+        layer: str,
+        controls_only: bool,
+        settle: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__()
         self.controls_only = controls_only
+        self.settles = settle
         self.model = normalize(network, setting.design, setting.at, layer, example=first_batch(setting).x, **options)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
@@ -33,3 +47,21 @@ class LayerMethod(Method):
         fit_on = controls_of(batch) if self.controls_only else None
         logits: Tensor = self.model(batch.x, metadata=batch.metadata, fit_on=fit_on)
         return logits
+
+    def settle(self, held_out: Batches) -> None:
+        """Fit β to the validation rows, or to their controls."""
+        if self.settles:
+            self.model.settle(self._held_out(held_out))
+
+    def settled(self, held_out: Batches) -> AbstractContextManager[None]:
+        """The same for the length of a validation."""
+        return self.model.settled(self._held_out(held_out)) if self.settles else nullcontext()
+
+    def _held_out(self, batches: Batches) -> HeldOut:
+        return lambda: ((batch.x, batch.metadata) for batch in map(self._fitted, batches()) if len(batch.x))
+
+    def _fitted(self, batch: TrainingBatch) -> TrainingBatch:
+        if not self.controls_only:
+            return batch
+        rows = controls_of(batch)
+        return replace(batch, x=batch.x[rows], metadata=batch.metadata[rows], target=batch.target[rows])

@@ -22,6 +22,7 @@ class BatchFit(LayerMethod):
         momentum: See `MDN`.
         layer_norm: See `normalize`.
         controls_only: Learn β from the controls alone.
+        settle: Fit β to the validation rows, as `pmdn` does; the published method does not.
     """
 
     name: ClassVar[str] = "mdn"
@@ -38,6 +39,7 @@ class BatchFit(LayerMethod):
         momentum: float = 0.1,
         layer_norm: bool = False,
         controls_only: bool = False,
+        settle: bool = False,
     ) -> None:
         options = {"gram": gram, "center": center, "momentum": momentum, "layer_norm": layer_norm}
-        super().__init__(network, setting, "mdn", controls_only, **options)
+        super().__init__(network, setting, "mdn", controls_only, settle, **options)

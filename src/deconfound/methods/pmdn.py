@@ -21,6 +21,8 @@ class OnePass(LayerMethod):
         step: See `PMDN`.
         layer_norm: See `normalize`.
         controls_only: Learn β from the controls alone.
+        settle: Fit β to the validation rows before they judge an epoch and after training: see
+            `NormalizedModel.settle`.
     """
 
     name: ClassVar[str] = "pmdn"
@@ -36,6 +38,7 @@ class OnePass(LayerMethod):
         step: float | Literal["adaptive", "average"] = "adaptive",
         layer_norm: bool = False,
         controls_only: bool = False,
+        settle: bool = True,
     ) -> None:
         options = {"gradient": gradient, "step": step, "layer_norm": layer_norm}
-        super().__init__(network, setting, "pmdn", controls_only, **options)
+        super().__init__(network, setting, "pmdn", controls_only, settle, **options)

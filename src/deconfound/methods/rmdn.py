@@ -21,6 +21,7 @@ class Recursive(LayerMethod):
         ridge: See `RMDN`.
         layer_norm: See `normalize`.
         controls_only: Learn β from the controls alone.
+        settle: Fit β to the validation rows, as `pmdn` does; the published method does not.
     """
 
     name: ClassVar[str] = "rmdn"
@@ -36,6 +37,7 @@ class Recursive(LayerMethod):
         ridge: float = 0.1,
         layer_norm: bool = False,
         controls_only: bool = False,
+        settle: bool = False,
     ) -> None:
         options = {"forgetting": forgetting, "ridge": ridge, "layer_norm": layer_norm}
-        super().__init__(network, setting, "rmdn", controls_only, **options)
+        super().__init__(network, setting, "rmdn", controls_only, settle, **options)

@@ -14,10 +14,12 @@ from deconfound.errors import DeconfoundError, OptionError, ShapeError
 from deconfound.layers import MetadataLayer, frozen_statistics
 from deconfound.layers.alternating import PenaltyLayer
 from deconfound.layers.rows import Metadata, as_mask, as_tensor, refuse_nan
+from deconfound.layers.settling import PRIOR
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.outputs import tensors_in
 from deconfound.surgery.plan import Plan
+from deconfound.surgery.settle import Batches, settle, settled
 
 _REQUIRED: Any = object()
 
@@ -108,6 +110,36 @@ class NormalizedModel(nn.Module):
                 "to normalize, or call the model once before."
             )
         return frozen_statistics(self)
+
+    def settle(self, batches: Batches, prior: float = PRIOR) -> None:
+        """Fit β to rows that the network is not trained on: call it before validating, and once after training.
+
+        β learned in training follows a network that moves, on rows that it may have memorised; held-out rows show what
+        the network does to new people. The network itself is not changed. Each layer settles on features from which
+        those before it have already removed their part: one pass over the rows per layer, or one in all for a single
+        batch.
+
+        Args:
+            batches: Pairs of inputs (a tensor, a tuple of positional or a mapping of keyword arguments) and
+                metadata with the keep columns; a list, a loader, or a function that returns an iterator.
+            prior: For how many rows the β of training counts.
+
+        Example:
+            >>> import torch, deconfound as dc
+            >>> table = {"age": [61.0, 70.0, 78.0, 55.0]}
+            >>> design = dc.Design(confounds=["age"]).fit(table)
+            >>> network = torch.nn.Sequential(torch.nn.Linear(1, 1))
+            >>> model = dc.normalize(network, design, at="0", example=torch.zeros(1, 1))
+            >>> held_out = torch.tensor(table["age"])[:, None]
+            >>> model.settle([(held_out, design.encode(table))], prior=0)
+            >>> model.eval()(held_out, metadata=design.encode(table)).std().item() < 1e-4
+            True
+        """
+        settle(self, batches, prior)
+
+    def settled(self, batches: Batches, prior: float = PRIOR) -> AbstractContextManager[None]:
+        """A context in which the layers are settled as by `settle`, and after which training goes on as before."""
+        return settled(self, batches, prior)
 
     def remove(self) -> nn.Module:
         """Take the layers out again and return the network, bit for bit as it was plus its own training."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -92,6 +92,12 @@ def training_batch(batch: Batch) -> TrainingBatch:
     """A batch as a method reads it."""
     x = batch["x"] if "x" in batch else batch["image"]
     return TrainingBatch(x, batch["metadata"], batch["label"], batch.get("controls"))
+
+
+def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:
+    """Validation batches as a method settles on them."""
+    for batch in batches:
+        yield training_batch({name: value.to(device) for name, value in batch.items()})
 
 
 def _rank() -> tuple[int, int]:

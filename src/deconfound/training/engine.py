@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from deconfound.errors import RunError
 from deconfound.methods.base import Criterion, Method
-from deconfound.training.batches import Batch, seed_for, training_batch
+from deconfound.training.batches import Batch, held_out, seed_for, training_batch
 from deconfound.training.config import Training
 from deconfound.training.files import read_checked, write_checked
 from deconfound.training.needs import need
@@ -41,6 +42,7 @@ class Engine(LightningModule):
         self.method, self.criterion, self.options, self.seed = method, criterion, options, seed
         self._own_states: list[dict[str, Any]] = []
         self._sums: dict[str, Tensor] = {}
+        self._settled: AbstractContextManager[None] = nullcontext()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The method's own step, then its loss."""
@@ -56,6 +58,17 @@ class Engine(LightningModule):
         given = training_batch(batch)
         loss = self.criterion(self.method(given.x, given.metadata), given.target)
         self._add("val_loss", loss, len(given.x))
+
+    def on_validation_epoch_start(self) -> None:
+        """Let the method settle on the rows that will judge it."""
+        rows: Any = self.trainer.val_dataloaders
+        self._settled = self.method.settled(lambda: held_out(rows, self.device))
+        with self.trainer.precision_plugin.forward_context():
+            self._settled.__enter__()
+
+    def on_validation_epoch_end(self) -> None:
+        """Let training go on as if nothing had been validated."""
+        self._settled.__exit__(None, None, None)
 
     def epoch_means(self) -> dict[str, float]:
         """The mean of each loss over the epoch's rows, on all devices; the sums start anew.

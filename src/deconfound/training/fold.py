@@ -17,7 +17,7 @@ from torch import Tensor
 
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
-from deconfound.training.batches import loader, seed_for, training_batch
+from deconfound.training.batches import held_out, loader, seed_for, training_batch
 from deconfound.training.config import Config
 from deconfound.training.files import digest, only_one, read_json, sweep, write_bytes, write_json, write_text
 from deconfound.training.losses import criterion
@@ -94,6 +94,7 @@ def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, An
         method = prepare(data)
         kept = _trained(method, data, folder, tick)
         method.load_state_dict({key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()})
+        settle(method, data, config)
         said = outputs_of(method, data, data.test, config)
     logits = said.logits
     if problem.task.kind == "regression":
@@ -168,10 +169,21 @@ def _follower() -> bool:
     return any(int(os.environ.get(name, "0")) > 0 for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
+def settle(method: Method, data: FoldData, config: Config) -> None:
+    """Let the method that was kept settle on the validation rows, as it was when they judged it."""
+    device = _device(config)
+    rows = loader(data, data.validation, max(config.training.batch_size, 256), None, config.training.workers)
+    method.to(device).eval().settle(lambda: held_out(rows, device))
+
+
+def _device(config: Config) -> torch.device:
+    wanted = config.training.accelerator
+    return torch.device("cuda" if wanted in ("auto", "gpu", "cuda") and torch.cuda.is_available() else "cpu")
+
+
 def outputs_of(method: Method, data: Any, part: Part, config: Config) -> Outputs:
     """Logits and hidden features of rows, in eval."""
-    wanted = config.training.accelerator
-    device = torch.device("cuda" if wanted in ("auto", "gpu", "cuda") and torch.cuda.is_available() else "cpu")
+    device = _device(config)
     method = method.to(device).eval()
     watch = Watch(method.network, config.network.features)
     logits, features = [], []

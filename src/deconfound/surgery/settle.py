@@ -1,0 +1,90 @@
+"""Let the layers of a model settle on held-out rows, one after the other in the order in which features reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from deconfound.errors import OptionError
+from deconfound.layers import MetadataLayer
+from deconfound.layers.rows import as_tensor, refuse_nan
+from deconfound.layers.settling import settling
+
+if TYPE_CHECKING:
+    from deconfound.surgery.model import NormalizedModel
+
+Batches = Iterable[tuple[Any, Any]] | Callable[[], Iterable[tuple[Any, Any]]]
+
+
+@torch.no_grad()
+def settle(model: NormalizedModel, batches: Batches, prior: float) -> None:
+    """Fit every layer's β to held-out rows; see `NormalizedModel.settle`."""
+    if not callable(batches) and iter(batches) is batches:
+        raise OptionError(
+            "batches must be there to be read again; got an iterator. Pass a list, a loader, or a function that "
+            "returns an iterator."
+        )
+    if prior < 0:
+        raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
+    single = getattr(batches, "__len__", int)() == 1
+    with _eval(model):
+        with settling(_layers(model), prior, at_once=single) as reached:
+            _forward(model, batches)
+        if single:
+            return
+        # A layer's features are right once all before it have settled.
+        reached[0].finish()
+        for later in reached[1:]:
+            with settling([later.layer], prior, at_once=False) as again:
+                _forward(model, batches)
+            again[0].finish()
+
+
+@contextmanager
+def settled(model: NormalizedModel, batches: Batches, prior: float) -> Iterator[None]:
+    """A context in which the layers are settled, and after which they are as before."""
+    layers = _layers(model)
+    before = [layer._beta().detach().clone() for layer in layers]
+    settle(model, batches, prior)
+    try:
+        yield
+    finally:
+        for layer, beta in zip(layers, before, strict=True):
+            layer.set_beta(beta)
+
+
+def _forward(model: NormalizedModel, batches: Batches) -> None:
+    read = False
+    for inputs, metadata in batches() if callable(batches) else batches:
+        read = True
+        checked = as_tensor(metadata, model.design, len(metadata))
+        refuse_nan(checked, model.design, training=True)
+        arguments, keywords = _arguments(inputs)
+        model(*arguments, metadata=checked, **keywords)
+    if not read:
+        raise OptionError("batches must hold at least one; got none.")
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs), {}) if isinstance(inputs, tuple | list) else ((inputs,), {})
+
+
+def _layers(model: NormalizedModel) -> list[MetadataLayer]:
+    return [layer for layer in model.layers.values() if isinstance(layer, MetadataLayer)]
+
+
+@contextmanager
+def _eval(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

@@ -1,0 +1,144 @@
+"""Settling: β fitted to held-out rows, the network standing still."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import deconfound as dc
+from deconfound.errors import OptionError, ShapeError
+
+LAYERS = ["pmdn", "mdn", "rmdn", "pmdn-alternating", "pmdn-joint"]
+
+
+def people(n, seed):
+    draw = np.random.default_rng(seed)
+    dx = draw.integers(0, 2, n)
+    return {
+        "age": 60 + 8 * draw.standard_normal(n) + 5 * dx,
+        "income": 4e4 + 9e3 * draw.standard_normal(n),
+        "site": np.array(["a", "b", "c"])[draw.integers(0, 3, n)],
+        "dx": dx,
+    }
+
+
+def inputs(table, seed):
+    draw = np.random.default_rng(seed)
+    columns = [(table["age"] - 60) / 8, (table["income"] - 4e4) / 9e3, table["site"] == "b", table["dx"]]
+    clean = np.stack([np.asarray(column, dtype=float) for column in columns], 1) @ draw.standard_normal((4, 5))
+    return torch.as_tensor(clean + draw.standard_normal(clean.shape), dtype=torch.float32)
+
+
+@pytest.fixture
+def design():
+    return dc.Design(confounds=["age", "income", "site"], keep=["dx"]).fit(people(400, 0))
+
+
+def network():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+def attach(design, layer="pmdn"):
+    return dc.normalize(network(), design, at=["0", "3", "5"], layer=layer, example=torch.zeros(2, 5))
+
+
+def explained(outputs, table):
+    """R² of the confounds beside the label: an independent regression, on columns of our own."""
+    dummies = [table["site"] == "b", table["site"] == "c"]
+    confounds = np.stack([table["age"] - 60, table["income"] / 1e4 - 4, *dummies], 1).astype(float)
+    kept = np.stack([np.ones(len(confounds)), table["dx"]], 1)
+    full = np.concatenate([kept, confounds], 1)
+    y = outputs.detach().double().numpy()
+
+    def error(columns):
+        return ((y - columns @ np.linalg.lstsq(columns, y, rcond=None)[0]) ** 2).sum()
+
+    return 1 - error(full) / error(kept)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("sizes", [(600,), (250, 250, 100)], ids=["one batch", "three batches"])
+def test_after_settling_the_held_out_rows_show_no_linear_effect_of_any_confound(design, layer, sizes):
+    model, table = attach(design, layer).eval(), people(600, 1)
+    x, metadata = inputs(table, 1), torch.from_numpy(design.encode(table))
+    batches = list(zip(x.split(sizes), metadata.split(sizes), strict=True))
+    assert explained(model(x, metadata=metadata), table) > 0.05  # β is zero before: the control
+    model.settle(batches, prior=0)
+    assert explained(model(x, metadata=metadata), table) < 1e-6
+
+
+def test_every_layer_settles_on_what_the_layers_before_it_let_through(design):
+    model, table = attach(design).eval(), people(300, 1)
+    x, metadata = inputs(table, 1), torch.from_numpy(design.encode(table))
+    kept = {}
+    for path in ("0", "3"):
+        model.network.get_submodule(path).register_forward_hook(
+            lambda module, given, output, path=path: kept.update({path: output})
+        )
+    model.settle(lambda: zip(x.split(100), metadata.split(100), strict=True), prior=0)
+    model(x, metadata=metadata)
+    for features in kept.values():
+        assert explained(features, table) < 1e-6
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_settled_leaves_no_trace_and_the_network_is_never_changed(design, layer):
+    model, table = attach(design, layer), people(100, 1)
+    x, metadata = inputs(table, 1), design.encode(table)
+    for _ in range(3):
+        model(x, metadata=metadata)
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    with model.settled([(x, metadata)]):
+        assert model.training
+        changed = [key for key, value in model.state_dict().items() if not torch.equal(value, before[key])]
+        assert len(changed) >= 3
+        assert all(key.startswith("layers.") for key in changed)
+    assert all(torch.allclose(value, before[key], rtol=1e-6) for key, value in model.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items() if "network" in key)
+    assert torch.equal(state, torch.get_rng_state())  # dropout is off
+
+
+def test_the_training_beta_counts_for_so_many_rows(design):
+    """Where R is white on the held-out rows themselves, the settled β is a weighted mean."""
+    table = people(400, 0)  # those of the design
+    layer = dc.PMDN(design, 1)
+    model = dc.normalize(nn.Sequential(nn.Identity()), design, at=["0"], example=torch.zeros(2, 1)).eval()
+    features = torch.as_tensor(table["age"], dtype=torch.float32)[:, None] / 10
+    metadata = design.encode(table)
+    model.settle([(features, metadata)], prior=0)
+    exact = model.layers["0"].beta.clone()
+    for prior, share in ((400.0, 0.5), (1200.0, 0.25)):
+        model.layers["0"].set_beta(torch.zeros_like(layer.beta))
+        model.settle([(features, metadata)], prior=prior)
+        torch.testing.assert_close(model.layers["0"].beta, share * exact, rtol=1e-3, atol=1e-3)
+
+
+def test_a_site_that_is_not_held_out_keeps_its_coefficients(design):
+    table = people(300, 1)
+    table = {name: values[table["site"] != "c"] for name, values in table.items()}
+    model = attach(design).eval()
+    x, metadata = inputs(table, 1), design.encode(table)
+    model.settle([(x, metadata)])
+    outputs = model(x, metadata=metadata)
+    assert torch.isfinite(outputs).all()
+    assert all(torch.isfinite(value).all() for beta in model.coefficients().values() for value in beta.values())
+
+
+def test_what_settle_refuses(design):
+    model, table = attach(design), people(20, 1)
+    x = inputs(table, 1)
+    with pytest.raises(OptionError, match=r"batches must be there to be read again; got an iterator\. Pass a list"):
+        model.settle(iter([(x, design.encode(table))]))
+    with pytest.raises(OptionError, match="batches must hold at least one; got none"):
+        model.settle([])
+    with pytest.raises(OptionError, match="prior must be a number of rows, 0 or more; got -1"):
+        model.settle([(x, design.encode(table))], prior=-1)
+    del table["dx"]
+    with pytest.raises(ShapeError, match="training metadata must hold every keep column; got NaN in dx"):
+        model.settle([(x, design.encode(table))])
+    assert model.training
+    assert all(layer.settler is None and layer.training for layer in model.layers.values())
