@@ -3,14 +3,19 @@
 Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the training table; removal `c`
 `(n, q_C)`, the confounds in the same white units; coefficients `(q, d)`, of which the first `q_C` rows belong
 to the confounds. `docs/theory.md` derives each formula.
+
+Where the kernels serve (`deconfound.kernels.usable`) the passes over all features go through them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from deconfound import kernels
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,19 @@ def residualize(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tens
         removal: `(n, q_C)`.
         coefficients: `(q_C, d)`.
     """
+    if features.ndim == 2 and not removal.requires_grad and kernels.usable(features, coefficients):
+        residual: Tensor = _Subtract.apply(features, removal, coefficients)
+        return residual
     effect = removal @ coefficients
     return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
+
+
+def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
+    """`Rᵀf`, `(q, d)`."""
+    if not regressors.requires_grad and kernels.usable(features, regressors.T):
+        products: Tensor = _Cross.apply(features, regressors)
+        return products
+    return regressors.T @ features
 
 
 def pool_positions(features: Tensor) -> Tensor:
@@ -57,7 +73,7 @@ def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None)
     """Sum `RᵀR` and `Rᵀf` over the rows of a batch; rows of weight 0 take no part."""
     weighted = regressors if weights is None else regressors * weights.unsqueeze(-1)
     rows = weights.sum() if weights is not None else regressors.new_full((), float(len(regressors)))
-    return Moments(weighted.T @ regressors, weighted.T @ features, rows)
+    return Moments(weighted.T @ regressors, cross_products(features, weighted), rows)
 
 
 def innovation(coefficients: Tensor, batch: Moments) -> Tensor:
@@ -112,3 +128,39 @@ def recursive_update(
     innovation = (batch.cross - batch.gram @ coefficients) / total
     move, _ = torch.linalg.solve_ex(information, innovation)  # the checked solver makes a GPU wait
     return coefficients + move, information, total
+
+
+class _Subtract(torch.autograd.Function):
+    """`f − c β` by the kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, removal: Tensor, coefficients: Tensor) -> Tensor:
+        from deconfound.kernels import ops
+
+        ctx.save_for_backward(removal)
+        residual: Tensor = ops.call(ops.subtract, features, removal, coefficients)
+        return residual
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (removal,) = ctx.saved_tensors
+        wanted = -cross_products(gradients[0], removal) if ctx.needs_input_grad[2] else None
+        return gradients[0], None, wanted
+
+
+class _Cross(torch.autograd.Function):
+    """`Rᵀf` by the kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, regressors: Tensor) -> Tensor:
+        from deconfound.kernels import ops
+
+        ctx.save_for_backward(regressors)
+        ctx.type = features.dtype
+        products: Tensor = ops.call(ops.cross, features, regressors)
+        return products
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (regressors,) = ctx.saved_tensors
+        return (regressors @ gradients[0]).to(ctx.type), None

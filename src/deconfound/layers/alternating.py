@@ -19,6 +19,8 @@ from deconfound.layers.rows import Rows
 class PenaltyLayer(MetadataLayer):
     """Base of the layers whose β are `nn.Parameter`s, trained by an optimiser on `penalty`."""
 
+    beta: nn.Parameter
+
     def __init__(
         self,
         design: Design,

@@ -11,9 +11,11 @@ from typing import Any, Literal, NamedTuple, Self, final
 import torch
 from torch import Tensor, nn
 
+from deconfound import kernels
 from deconfound.design import Design
 from deconfound.errors import OptionError, ShapeError
 from deconfound.functional import residualize
+from deconfound.layers.memory import in_memory, like_memory, order_coefficients
 from deconfound.layers.rows import Metadata, Rows, as_mask, as_tensor, prepare, refuse_nan
 
 Share = Literal["positions"]
@@ -37,6 +39,7 @@ class MetadataLayer(nn.Module, ABC):
             images, -1 for sequences.
     """
 
+    beta: Tensor
     whitening: Tensor
     skipped: Tensor
 
@@ -55,6 +58,7 @@ class MetadataLayer(nn.Module, ABC):
         self.channel_axis = channel_axis
         self.coefficient_shape = self._coefficient_shape()
         self.updating = True
+        self.settler: Callable[[Tensor, Rows], Tensor] | None = None
         self._read_design()
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
@@ -65,6 +69,11 @@ class MetadataLayer(nn.Module, ABC):
     @abstractmethod
     def _beta(self) -> Tensor:
         """β in white units, `(q, d)`, as eval uses it."""
+
+    @torch.no_grad()
+    def set_beta(self, beta: Tensor) -> None:
+        """Let eval use these coefficients, `(q, d)` in white units; training goes on from them."""
+        self.beta.copy_(beta.reshape(self.beta.shape))
 
     def forward(self, x: Tensor, metadata: Metadata | None, fit_on: Any = None) -> Tensor:
         """Subtract the confounds' part from the features.
@@ -103,14 +112,26 @@ class MetadataLayer(nn.Module, ABC):
     def normalise(self, x: Tensor, rows: Rows) -> Tensor:
         """`forward` after the checks."""
         with torch.autocast(x.device.type, enabled=False):
+            if self.settler is None and kernels.usable(x, self.beta):
+                fused = self._fused(x, rows)
+                if fused is not None:
+                    return fused
             flat = self._flatten(x)
             wide = flat.to(torch.promote_types(flat.dtype, self.whitening.dtype))
-            if rows.regressors is None:
+            if rows.fit is None:
                 confound_part = self._beta()[: rows.removal.shape[1]]
                 out = residualize(wide, rows.removal, confound_part)
             else:
-                out = self._train(wide, rows)
+                out = (self.settler or self._train)(wide, rows)
             return self._unflatten(out.to(x.dtype), x)
+
+    def _fused(self, x: Tensor, rows: Rows) -> Tensor | None:
+        """The same residual on features as they are in type and memory, where kernels do it in one pass."""
+        if rows.fit is not None or self.share is not None:
+            return None
+        flat, channels = in_memory(x)
+        beta = order_coefficients(self._beta()[: rows.removal.shape[1]], channels)
+        return like_memory(residualize(flat, rows.removal, beta), x, channels)
 
     def coefficients(self) -> dict[str, Tensor]:
         """β per confound column, in the user's own units: what one year of age adds to each feature.

@@ -7,7 +7,8 @@ For white regressors `β_C = E[z_C f]`, so a feature moves the loss directly and
 S is a property of the whole distribution and is averaged over batches like β, from a start at zero that counts for
 some samples: an S known from one small batch would push every feature the same wrong way. `ĝ` does not depend on
 the batch size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a
-schedule or a GradScaler may change at any step, so S is kept in units of the gradients' running size.
+schedule or a GradScaler may change at any step, so S is kept in units of the gradients' running size, which is measured
+on the features that the gain is measured on. A feature whose S would not be finite keeps the old one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from deconfound.functional import cross_products, residualize
 from deconfound.gain import WINDOW, GainState, adaptive_gain, stride
 from deconfound.layers.sync import add_tensors
 
@@ -55,9 +57,10 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
         rate: A fixed share of this batch in S; None for the adaptive gain.
     """
     rows = removal.new_full((), float(len(gradient)))
-    rows, square, total = add_tensors(rows, gradient.square().sum(), removal.T @ gradient)
-    size = (square / (rows * gradient.shape[1])).sqrt()
-    finite = torch.isfinite(size) & torch.isfinite(total).all()
+    measured = gradient[:, :: stride(gradient.shape[1])]
+    rows, square, total = add_tensors(rows, measured.square().sum(), cross_products(gradient, removal))
+    size = (square / (rows * measured.shape[1])).sqrt()
+    finite = torch.isfinite(size)
     started = response.gain.samples > 0
 
     change = torch.where(finite & (size > 0), size.log() - response.scale, 0.0)
@@ -67,19 +70,18 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     deviation = change.abs().clamp(max=LARGEST_DEVIATION) * rows.sqrt()
     spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
 
-    in_units = gradient * (-scale).exp()
-    votes = _votes(response.mean, in_units, removal)
+    votes = _votes(response.mean, measured * (-scale).exp(), removal)
     adaptive, gain = adaptive_gain(response.gain, votes, rows, [removal.shape[1]], prior=WINDOW)
     moved = total * (-scale).exp() / rows - response.mean
     mean = response.mean + (adaptive if rate is None else rate) * moved
+    mean = torch.where(torch.isfinite(mean).all(0), mean, response.mean)
     new = Response(mean, scale, spread, gain)
     return _where(finite, new, response)
 
 
 def _votes(mean: Tensor, gradient: Tensor, removal: Tensor) -> Tensor:
     """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features."""
-    part = slice(None, None, stride(gradient.shape[1]))
-    gradient, mean = gradient[:, part], mean[:, part]
+    mean = mean[:, :: stride(mean.shape[1])]
     parts = removal.square().sum(1) * gradient.square().sum(1) + mean.square().sum()
     squared = parts - 2 * ((removal @ mean) * gradient).sum(1)
     # Where the two parts cancel, what is left is rounding and must not count as a full vote.
@@ -102,19 +104,19 @@ class BilevelResidual(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        effect: Tensor,
         removal: Tensor,
-        regressors: Tensor,
+        pull: Tensor,
+        beta: Tensor,
         rate: Tensor | None,
         update: bool,
         *response: Tensor,
     ) -> Tensor:
-        """Subtract `effect` from `x`, `(n, d)` or `(n, d, positions)`; see `follow` for the rest."""
-        ctx.save_for_backward(removal, regressors)
+        """Subtract `c β_C` from `x`, `(n, d)` or `(n, d, positions)`; `pull` is z_C; see `follow` for the rest."""
+        ctx.save_for_backward(removal, pull)
         ctx.rate = rate
         ctx.update = update
         ctx.response = response
-        return x - (effect if x.ndim == 2 else effect.unsqueeze(-1))
+        return residualize(x, removal, beta)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -124,7 +126,7 @@ class BilevelResidual(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        removal, regressors = ctx.saved_tensors
+        removal, pull = ctx.saved_tensors
         n, positions = len(gradient), gradient[0, 0].numel()
         mean, scale, spread, *gain = ctx.response
         response = Response(mean, scale, spread, GainState(*gain))
@@ -135,6 +137,5 @@ class BilevelResidual(torch.autograd.Function):
                 buffer.copy_(value)
         else:
             new = response
-        through_beta = (regressors @ new.mean) * (new.scale.exp() / (n * positions))
-        total = gradient - (through_beta if gradient.ndim == 2 else through_beta.unsqueeze(-1))
+        total = residualize(gradient, pull * (new.scale.exp() / (n * positions)), new.mean)
         return (total, *[None] * (5 + len(ctx.response)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import Moments, least_squares, moments, pool_positions, residualize
+from deconfound.functional import Moments, least_squares, pool_positions, residualize
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_moments
@@ -81,14 +81,20 @@ class MDN(MetadataLayer):
     def _beta(self) -> Tensor:
         return self._corrected(self.beta.reshape(self._directions, -1))
 
+    @torch.no_grad()
+    def set_beta(self, beta: Tensor) -> None:
+        """Let eval use these coefficients; before any batch, as if one had been seen."""
+        self.batches.clamp_(min=1)
+        self.beta.copy_((beta * (1 - (1 - self.momentum) ** self.batches)).reshape(self.beta.shape))
+
     def _corrected(self, running: Tensor) -> Tensor:
         """Undo the running mean's start at zero."""
         weight = 1 - (1 - self.momentum) ** self.batches
         return running / weight.clamp(min=torch.finfo(running.dtype).tiny)
 
     def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        assert rows.regressors is not None
-        batch = add_moments(moments(pool_positions(x), rows.regressors, rows.weights))
+        assert rows.fit is not None
+        batch = add_moments(rows.fit.moments(pool_positions(x)))
         update, finite = self._may_update(), torch.isfinite(batch.cross.detach()).all()
         if update:
             self.batches.add_(finite.to(self.batches.dtype))

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import Moments, cap_step, innovation, moments, pool_positions, residualize
+from deconfound.functional import Moments, cap_step, innovation, pool_positions, residualize
 from deconfound.gain import GainState, adaptive_gain, new_state, spread, stride
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
-from deconfound.layers.rows import Rows
-from deconfound.layers.sync import add_tensors
+from deconfound.layers.fused import FusedResidual, Rule
+from deconfound.layers.rows import Fit, Rows
+from deconfound.layers.sync import add_tensors, processes
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
 START = 30.0
@@ -114,56 +115,78 @@ class PMDN(MetadataLayer):
         return self.beta.reshape(self._directions, self._features)
 
     def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        assert rows.regressors is not None
-        rate = self._learn(x.detach(), rows) if self._may_update() else None
-        confounds = rows.removal.shape[1]
-        beta = self._beta()[:confounds]
+        assert rows.fit is not None
+        rate = self._learn(x.detach(), rows.fit) if self._may_update() else None
+        beta = self._beta()[: rows.removal.shape[1]]
         if self.gradient == "frozen":
             return residualize(x, rows.removal, beta.clone())
-        regressors = rows.regressors[:, :confounds]
-        if rows.weights is not None:
-            regressors = regressors * (rows.weights / rows.weights.mean().clamp(min=1e-6)).unsqueeze(-1)
-        buffers = (self.response.view(confounds, self._features), self.response_scale, self.response_spread)
         fixed = None if self.step == "adaptive" else rate
         learn = self.updating  # also where activations are recomputed: backward runs once
-        residual: Tensor = BilevelResidual.apply(
-            x, rows.removal @ beta, rows.removal, regressors, fixed, learn, *buffers, *self._gain("response_gain")
-        )
+        residual: Tensor = BilevelResidual.apply(x, rows.removal, rows.fit.pull, beta, fixed, learn, *self._response())
         return residual
 
+    def _fused(self, x: Tensor, rows: Rows) -> Tensor | None:
+        """Training in one pass over the features; with other processes, their sums come between its two halves."""
+        if rows.fit is None:
+            return super()._fused(x, rows)
+        if processes() > 1 or not self._may_update():
+            return None
+        response = self._response() if self.gradient == "bilevel" else ()
+        gain = (*self._gain("gain"), self.skipped)
+        rule = Rule(tuple(self._groups), self._fixed_step(), stride(self._features), self.share is not None)
+        flat = self._flatten(x) if self.share else x
+        fit = rows.fit
+        weighted = None if fit.weights is None else fit.weighted  # the compiler takes no tensor twice
+        out = FusedResidual.apply(
+            flat, rule, rows.removal, fit.regressors, fit.weights, weighted, fit.gram, fit.count, fit.pull,
+            self.prior, self._beta(), *gain, *response,
+        )  # fmt: skip
+        return self._unflatten(out, x) if self.share else out
+
+    def _response(self) -> tuple[Tensor, ...]:
+        """What backward follows: S, its scale and spread, and its gain."""
+        mean = self.response.view(-1, self._features)
+        return (mean, self.response_scale, self.response_spread, *self._gain("response_gain"))
+
+    def _fixed_step(self) -> float:
+        """As the kernels read it: 0 for the adaptive gain, −1 for the plain average."""
+        return {"adaptive": 0.0, "average": -1.0}[self.step] if isinstance(self.step, str) else float(self.step)
+
     @torch.no_grad()
-    def _learn(self, x: Tensor, rows: Rows) -> Tensor:
-        """One step on the penalty; returns the share of this batch in the running averages."""
-        assert rows.regressors is not None
+    def _learn(self, x: Tensor, fit: Fit) -> Tensor:
+        """One step on the penalty; returns the share of this batch in the running averages.
+
+        Where what is measured is not finite nothing moves; elsewhere a feature that is not finite keeps its β.
+        """
         features = pool_positions(x)
         beta = self._beta()
-        local = moments(features, rows.regressors, rows.weights)
-        gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, rows))
+        local = fit.moments(features)
+        gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, fit))
         batch = Moments(gram, cross, count)
         state = self._gain("gain")
         rate, new = adaptive_gain(state, votes, count, self._groups, self.prior)
+        finite = torch.isfinite(rate).all()
         if self.step == "average":
             rate = (count / (state.samples + count).clamp(min=1)).expand_as(rate)
         elif self.step != "adaptive":
             rate = torch.full_like(rate, float(self.step))
         step = cap_step(rate, batch)
         new = new._replace(step=step / count.clamp(min=1))
-        stepped = beta + spread(step, self._groups) * innovation(beta, batch)
-        finite = torch.isfinite(stepped).all()
         usable = finite & (count > 0)
-        self.beta.copy_(torch.where(usable, stepped.reshape(self.beta.shape), self.beta))
+        stepped = beta + spread(step, self._groups) * innovation(beta, batch)
+        moved = torch.isfinite(stepped).all(0)
+        beta.copy_(torch.where(usable & moved, stepped, beta))
         for buffer, value in zip(state, new, strict=True):
             buffer.copy_(torch.where(usable, value, buffer))
-        self._count_skip(finite)
+        self._count_skip(finite & moved.all())
         return rate[0]
 
-    def _votes(self, features: Tensor, rows: Rows) -> Tensor:
+    def _votes(self, features: Tensor, fit: Fit) -> Tensor:
         """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
-        assert rows.regressors is not None
         part = slice(None, None, stride(self._features))
-        errors = features[:, part] - rows.regressors @ self._beta()[:, part]
-        groups = rows.regressors.split(self._groups, dim=1)
+        errors = features[:, part] - fit.regressors @ self._beta()[:, part]
+        groups = fit.regressors.split(self._groups, dim=1)
         directions = torch.cat([nn.functional.normalize(group, dim=1) for group in groups], dim=1)
-        if rows.weights is not None:
-            directions = directions * rows.weights.unsqueeze(1)
+        if fit.weights is not None:
+            directions = directions * fit.weights.unsqueeze(1)
         return directions.T @ nn.functional.normalize(errors, dim=1)

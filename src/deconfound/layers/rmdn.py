@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import moments, pool_positions, recursive_update, residualize
+from deconfound.functional import pool_positions, recursive_update, residualize
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_moments
@@ -75,10 +75,10 @@ class RMDN(MetadataLayer):
         return self.beta.reshape(self._directions, -1)
 
     def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        assert rows.regressors is not None
+        assert rows.fit is not None
         if self._may_update():
             with torch.no_grad():
-                batch = add_moments(moments(pool_positions(x), rows.regressors, rows.weights))
+                batch = add_moments(rows.fit.moments(pool_positions(x)))
                 finite = torch.isfinite(batch.cross).all()
                 usable = finite & (batch.rows > 0)
                 new = recursive_update(self._beta(), self.information, self.weight, batch, self.forgetting)

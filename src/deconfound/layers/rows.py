@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import ShapeError
+from deconfound.functional import Moments, cross_products
 
 Metadata = Tensor | NDArray[np.floating]
 
@@ -21,13 +22,46 @@ class Rows:
 
     Attributes:
         removal: `c`, `(n, q_C)`: the confounds in white units, what is multiplied by β_C and subtracted.
-        regressors: `R = [z_C, z_L, 1]`, `(n, q)`: what the features are regressed on; None in eval.
-        weights: `(n,)`, 1 for rows that take part in the fit and 0 for the others; None when all do.
+        fit: What the features are regressed on; None in eval.
     """
 
     removal: Tensor
-    regressors: Tensor | None
+    fit: Fit | None
+
+    @property
+    def regressors(self) -> Tensor | None:
+        """`R = [z_C, z_L, 1]`, `(n, q)`; None in eval."""
+        return None if self.fit is None else self.fit.regressors
+
+    @property
+    def weights(self) -> Tensor | None:
+        """`(n,)`, 1 for rows that take part in the fit and 0 for the others; None when all do."""
+        return None if self.fit is None else self.fit.weights
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the regression of a batch needs beside its features; layers of one design share it.
+
+    Attributes:
+        regressors: `R = [z_C, z_L, 1]`, `(n, q)`.
+        weights: `(n,)`, 1 for rows that take part in the fit and 0 for the others; None when all do.
+        weighted: R with rows of weight 0 put to zero, `(n, q)`.
+        gram: `RᵀR` over the rows that take part, `(q, q)`.
+        count: How many rows take part, a scalar.
+        pull: `z_C`, `(n, q_C)`, with rows weighted to mean 1: how a row's features move β.
+    """
+
+    regressors: Tensor
     weights: Tensor | None
+    weighted: Tensor
+    gram: Tensor
+    count: Tensor
+    pull: Tensor
+
+    def moments(self, features: Tensor) -> Moments:
+        """The moments of these features, `(n, d)`."""
+        return Moments(self.gram, cross_products(features, self.weighted), self.count)
 
 
 def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
@@ -96,11 +130,18 @@ def prepare(
     metadata = metadata.to(whitening)
     removal = metadata[:, :confounds] @ whitening[:confounds, :confound_directions]
     if not training:
-        return Rows(removal, None, None)
+        return Rows(removal, None)
     ones = torch.ones_like(metadata[:, :1])
     regressors = torch.cat([metadata @ whitening, ones], dim=1)
-    weights = None if fit_on is None else fit_on.to(whitening)
-    return Rows(removal, regressors, weights)
+    pull = regressors[:, :confound_directions]
+    if fit_on is None:
+        count = regressors.new_full((), float(len(regressors)))
+        return Rows(removal, Fit(regressors, None, regressors, regressors.T @ regressors, count, pull))
+    weights = fit_on.to(whitening)
+    weighted = regressors * weights.unsqueeze(1)
+    count = weights.sum()
+    share = weights / (count / len(weights)).clamp(min=1e-6)
+    return Rows(removal, Fit(regressors, weights, weighted, weighted.T @ regressors, count, pull * share.unsqueeze(1)))
 
 
 def as_mask(fit_on: object, n: int, device: torch.device) -> Tensor | None:

@@ -1,0 +1,155 @@
+"""The bi-level average on the GPU: what `deconfound.layers.bilevel.follow` computes, in three kernels."""
+# mypy: ignore-errors
+
+from deconfound.kernels.gains import (
+    GROUPS,
+    TINY,
+    adaptive_gain,
+    follow_trend,
+    keep_votes,
+    memory_order,
+    sum_blocks,
+)
+from deconfound.kernels.language import jit, tl
+from deconfound.kernels.passes import is_finite
+
+
+@jit
+def measure_gradients(
+    g, c, mean, gradients, squares, products, total, n, d, m, stride, g_row, c_row, c_col,
+    Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+):  # fmt: skip
+    """`ĝ = n g` at the measured features, `‖ĝ_i‖²` and `⟨c_i S, ĝ_i⟩` of each sample, and `‖S‖²`."""
+    rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
+    inside_rows = rows < n
+    square = tl.zeros((BN,), dtype=tl.float32)
+    product = tl.zeros((BN,), dtype=tl.float32)
+    size = tl.zeros((BM,), dtype=tl.float32)
+    for start in range(0, m, BM):
+        measured = start + tl.arange(0, BM)
+        features = measured * stride
+        inside = inside_rows[:, None] & (measured < m)[None, :]
+        places = memory_order(features, CHANNELS, POSITIONS)
+        block = tl.load(g + rows[:, None] * g_row + places[None, :], mask=inside, other=0.0).to(tl.float32) * tl.full(
+            (), n, tl.float32
+        )
+        explained = tl.zeros((BN, BM), dtype=tl.float32)
+        for k in range(Q):
+            c_k = tl.load(c + rows * c_row + k * c_col, mask=inside_rows, other=0.0)
+            row_k = mean + tl.full((), 1, tl.int64) * k * d
+            mean_k = tl.load(row_k + features, mask=measured < m, other=0.0)
+            explained += c_k[:, None] * mean_k[None, :]
+            size += mean_k * mean_k
+        tl.store(gradients + rows[:, None] * m + measured[None, :], block, mask=inside)
+        square += tl.sum(block * block, axis=1)
+        product += tl.sum(block * explained, axis=1)
+    tl.store(squares + rows, square, mask=inside_rows)
+    tl.store(products + rows, product, mask=inside_rows)
+    if tl.program_id(0) == 0:
+        tl.store(total, tl.sum(size, axis=0))
+
+
+@jit
+def follow_scale(
+    squares, n, m, scale, spread, samples, BN: tl.constexpr,
+    LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """The logarithm of the gradients' size and its spread after this batch, and whether they are finite."""
+    square = tl.zeros((BN,), dtype=tl.float32)
+    for start in range(0, n, BN):
+        where = start + tl.arange(0, BN)
+        square += tl.load(squares + where, mask=where < n, other=0.0)
+    rows = tl.full((), n, tl.float32)
+    size = tl.sqrt(tl.sum(square, axis=0) / (rows * m))
+    finite = is_finite(size)
+    change = tl.where(finite & (size > 0), tl.log(tl.maximum(size, TINY)) - scale, 0.0)
+    jumped = tl.abs(change) > tl.maximum(SPREADS * spread / tl.sqrt(rows), LOG_JUMP)
+    started = samples > 0
+    weight = tl.maximum(rows / (samples + rows), 0.02)
+    new_scale = scale + tl.where(started & (jumped == 0), weight * change, change)
+    deviation = tl.minimum(tl.abs(change), LARGEST) * tl.sqrt(rows)
+    new_spread = spread + (deviation - spread) * tl.where(started, weight, 0.0)
+    return new_scale, new_spread, finite
+
+
+@jit
+def add_responses(
+    gradients, c, mean, squares, products, total, scale, spread, samples, trend, votes, sums, n, d, m, stride,
+    c_row, c_col,
+    Q: tl.constexpr, QP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """The votes `c_i ĝ_i − S`, each of length one, of all samples for some features."""
+    log_size, _, _ = follow_scale(
+        squares, n, m, tl.load(scale), tl.load(spread), tl.load(samples), BN, LOG_JUMP, SPREADS, LARGEST
+    )
+    unit = tl.exp(-log_size)
+    size = tl.load(total)
+    measured = tl.program_id(0) * BM + tl.arange(0, BM)
+    ks = tl.arange(0, QP)
+    result = tl.zeros((QP, BM), dtype=tl.float32)
+    lengths = tl.zeros((BN,), dtype=tl.float32)
+    for start in range(0, n, BN):
+        rows = start + tl.arange(0, BN)
+        inside_rows = rows < n
+        inside = inside_rows[:, None] & (measured < m)[None, :]
+        block = tl.load(gradients + rows[:, None] * m + measured[None, :], mask=inside, other=0.0)
+        norm = tl.zeros((BN,), dtype=tl.float32)
+        for k in range(Q):
+            c_k = tl.load(c + rows * c_row + k * c_col, mask=inside_rows, other=0.0)
+            norm += c_k * c_k
+        parts = norm * tl.load(squares + rows, mask=inside_rows, other=0.0) * unit * unit + size
+        squared = parts - 2.0 * tl.load(products + rows, mask=inside_rows, other=0.0) * unit
+        length = 1.0 / tl.sqrt(tl.maximum(tl.maximum(squared, 1e-6 * parts), TINY))
+        length = tl.where(inside_rows, length, 0.0)
+        lengths += length
+        for k in range(Q):
+            c_k = tl.load(c + rows * c_row + k * c_col, mask=inside_rows, other=0.0)
+            vote = tl.sum(block * (c_k * length * unit)[:, None], axis=0)
+            result += tl.where((ks == k)[:, None], vote[None, :], 0.0)
+    where = ks[:, None].to(tl.int64) * d + (measured * stride)[None, :]
+    old = tl.load(mean + where, mask=(ks < Q)[:, None] & (measured < m)[None, :], other=0.0)
+    result -= tl.sum(lengths, axis=0) * old
+    keep_votes(result, trend, votes, sums, measured, ks, m, Q, QP, QP)
+
+
+@jit
+def decide_response(
+    sums, blocks, votes, squares, agreement, samples, step, trend, scale, spread, numbers, rate, n, m, positions, prior,
+    Q: tl.constexpr, QP: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, FIXED: tl.constexpr,
+    WINDOW: tl.constexpr, BATCHES: tl.constexpr, LONGEST: tl.constexpr,
+    LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """How far S moves towards this batch, the units of S, and the new state of both."""
+    groups = tl.arange(0, GROUPS)
+    inside = groups < 1
+    square, product = sum_blocks(sums, blocks, BLOCKS)
+    rows = tl.full((), n, tl.float32)
+    seen = tl.load(samples)
+    old_scale = tl.load(scale)
+    new_scale, new_spread, finite = follow_scale(
+        squares, n, m, old_scale, tl.load(spread), seen, BN, LOG_JUMP, SPREADS, LARGEST
+    )
+    agreed = tl.load(agreement + groups, mask=inside, other=0.0)
+    taken = tl.load(step + groups, mask=inside, other=0.0)
+    gain, new_agreed, forget, new_seen = adaptive_gain(
+        square, product, rows, prior, agreed, seen, taken, WINDOW, BATCHES, LONGEST
+    )
+    counted = tl.where(is_finite(square) & is_finite(product), 1, 0)
+    usable = finite & (tl.min(counted, axis=0) > 0)
+    if FIXED:  # noqa: SIM108 (only what is chosen is compiled)
+        share = tl.load(rate)
+    else:
+        share = tl.sum(tl.where(inside, gain, 0.0), axis=0)
+    log_size = tl.where(usable, new_scale, old_scale)
+    ks = tl.arange(0, QP)
+    tl.store(numbers + ks, tl.zeros((QP,), dtype=tl.float32) + tl.where(usable, share, 0.0), mask=ks < Q)
+    tl.store(numbers + Q, tl.exp(-log_size))
+    tl.store(numbers + Q + 1, tl.exp(log_size) / (rows * positions))
+    if usable:
+        tl.store(agreement + groups, new_agreed, mask=inside)
+        tl.store(step + groups, gain / rows, mask=inside)
+        tl.store(samples, new_seen)
+        tl.store(scale, new_scale)
+        tl.store(spread, new_spread)
+        follow_trend(trend, votes, Q * m, 1.0 / rows, forget, BT)

@@ -1,0 +1,100 @@
+"""PMDN's training step by the kernels: one pass over the features forward, one over the gradients backward."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deconfound import gain
+from deconfound.layers import bilevel
+from deconfound.layers.memory import in_memory, like_memory
+
+GAIN = [gain.WINDOW, gain.BATCHES, gain.LONGEST]
+RESPONSE = [*GAIN, bilevel.JUMP, bilevel.SPREADS, bilevel.LARGEST_DEVIATION]
+
+
+class Rule(NamedTuple):
+    """What a layer fixes about its step.
+
+    Attributes:
+        groups: How many coefficients share a gain, three sizes.
+        step: 0 for the adaptive gain, −1 for the plain average, else a fixed step.
+        stride: Every how many features one is measured.
+        shared: Whether features are `(n, d, positions)`, with one coefficient for all positions.
+    """
+
+    groups: tuple[int, ...]
+    step: float
+    stride: int
+    shared: bool
+
+
+class FusedResidual(torch.autograd.Function):
+    """What `PMDN._learn` and `BilevelResidual` do; without the response, the gradient takes β as a constant."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        rule: Rule,
+        removal: Tensor,
+        regressors: Tensor,
+        weights: Tensor | None,
+        weighted: Tensor | None,
+        gram: Tensor,
+        count: Tensor,
+        pull: Tensor,
+        prior: Tensor,
+        beta: Tensor,
+        *buffers: Tensor,
+    ) -> Tensor:
+        """Move β and the gain in place and return `f − c β_C`; for the tensors, see `Rows`, `Fit` and `PMDN`."""
+        from deconfound.kernels import ops
+
+        state, ctx.response = buffers[:5], buffers[5:]
+        flat, channels = (_pooled(x), 0) if rule.shared else in_memory(x)
+        weighted = regressors if weighted is None else weighted
+        out, rate = ops.call(
+            ops.descend, flat, regressors, weighted, weights, removal, gram, count, prior, beta, *state,
+            list(rule.groups), rule.stride, rule.step, GAIN, channels, not rule.shared,
+        )  # fmt: skip
+        if ctx.response:
+            ctx.save_for_backward(removal, pull)
+            ctx.rate = None if rule.step == 0 else rate
+            ctx.rule = rule
+        return _add(x, out) if rule.shared else like_memory(out, x, channels)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Add the way through β to the gradient."""
+        nothing = [None] * (15 + len(ctx.response))
+        gradient = gradients[0]
+        if not ctx.response:
+            return (gradient, *nothing)
+        from deconfound.kernels import ops
+
+        removal, pull = ctx.saved_tensors
+        shared = ctx.rule.shared
+        flat, channels = (_total(gradient), 0) if shared else in_memory(gradient)
+        positions = gradient[0, 0].numel() if shared else 1
+        out = ops.call(
+            ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, ctx.rule.stride, RESPONSE, channels,
+            not shared,
+        )  # fmt: skip
+        return (_add(gradient, out) if shared else like_memory(out, gradient, channels), *nothing)
+
+
+def _pooled(x: Tensor) -> Tensor:
+    return x if x.ndim == 2 else x.mean(-1, dtype=torch.float32)
+
+
+def _total(gradient: Tensor) -> Tensor:
+    return gradient if gradient.ndim == 2 else gradient.sum(-1, dtype=torch.float32)
+
+
+def _add(x: Tensor, change: Tensor) -> Tensor:
+    """The sum in the type of `x`, for a change `(n, d)` in full precision."""
+    change = change if x.ndim == 2 else change.unsqueeze(-1)
+    return torch.add(x, change).to(x.dtype)
