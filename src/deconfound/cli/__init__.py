@@ -15,6 +15,8 @@ from deconfound.cli.cohort import cohort
 from deconfound.cli.compare import compare
 from deconfound.cli.demo import demo
 from deconfound.cli.fit import fit
+from deconfound.cli.init import init
+from deconfound.cli.predict import predict
 from deconfound.errors import DeconfoundError
 
 app = typer.Typer(
@@ -26,8 +28,10 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(audit)
 app.command()(cohort)
+app.command()(init)
 app.command()(fit)
 app.command()(compare)
+app.command()(predict)
 
 _debug = False
 

@@ -24,13 +24,12 @@ _SKIP = '<a class="skip" href="#verdicts">Skip to the verdicts</a>'
 def comparison_page(content: Mapping[str, Any]) -> str:
     """The page of a comparison's `results.json`: its own sections, then those of the audit."""
     page = render({**content["audit"], "points": None})
-    names = ", ".join(line["name"] for line in content["lines"])
     changes = (
-        (f"<title>Audit of {_safe(', '.join(content['audit']['about']['models']))}</title>", f"<title>Comparison of {_safe(names)}</title>"),
+        ("<title>Audit of ", "<title>Comparison of "),
         (_SKIP, '<a class="skip" href="#costs">Skip to the comparison</a>'),
         (_HEADER, '<p class="kicker">Comparison of methods</p>\n<h1>What each method costs, and what it leaves</h1>'),
         (_FIRST, _sections(content) + _FIRST.replace(">Verdicts<", ">The audit of each method<")),
-    )  # fmt: skip
+    )
     for old, new in changes:
         assert old in page, f"the audit's page has no {old!r}"
         page = page.replace(old, new, 1)
@@ -77,7 +76,8 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
 
 def _sections(content: Mapping[str, Any]) -> str:
     points = "".join(f"<li>{_safe(text)}</li>" for text in sentences(content))
-    features = any("left/features/" in key for line in content["lines"] for key in line["measures"])
+    measured = {key for line in content["lines"] for key in line["measures"]}
+    spaces = [space for space in ("outputs", "features") if any(key.startswith(f"left/{space}/") for key in measured)]
     return f"""<section id="costs" aria-labelledby="costs-title">
 <h2 id="costs-title">In short</h2>
 <ul>{points}</ul>
@@ -86,22 +86,27 @@ def _sections(content: Mapping[str, Any]) -> str:
 <h2 id="figure-title">Cost and what is left</h2>
 <p class="lead">Dot: the mean over test sets. Line: its 95 % interval. The first panel is the paired difference to
 {_safe(content["base"])}; the others are dcor² of the outputs with a confound within label groups (0: independent).</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Figure">{_figure(content)}</div>
+{_scroll("Figure", _figure(content))}
 </section>
 <section aria-labelledby="table-title">
 <h2 id="table-title">Performance</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="Performance">{_performance(content)}</div>
+<p class="lead">The mean over test sets with its 95 % interval; below it the paired difference to
+{_safe(content["base"])}, bold where its interval does not hold zero.</p>
+{_scroll("Performance", _performance(content))}
 </section>
 <section aria-labelledby="left-table-title">
 <h2 id="left-table-title">What is left, test set by test set</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="What is left in the outputs">{_left(content, "outputs")}</div>
-{f'<div class="scroll" tabindex="0" role="region" aria-label="In the features">{_left(content, "features")}</div>' if features else ""}
+{"".join(_scroll(f"What is left in the {space}", _left(content, space)) for space in spaces)}
 </section>
 <section aria-labelledby="how-title">
 <h2 id="how-title">How it was made</h2>
 {_how(content)}
 </section>
 """
+
+
+def _scroll(label: str, inner: str) -> str:
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{inner}</div>'
 
 
 def _figure(content: Mapping[str, Any]) -> str:
@@ -120,33 +125,31 @@ def _figure(content: Mapping[str, Any]) -> str:
 
 
 def _performance(content: Mapping[str, Any]) -> str:
-    measures = [key for key in content["lines"][0]["measures"] if not key.startswith("left/")]
-    head = "".join(f"<th>{_safe(MEASURES[key])}</th><th>difference</th>" for key in measures)
-    body = ""
-    for line in content["lines"]:
-        cells = ""
-        for key in measures:
-            item = _of(line, key)
-            change = "–" if line["name"] == content["base"] else _interval(item["difference"], sign=True)
-            cells += f"<td>{_interval(item)}</td><td>{change}</td>"
-        body += f'<tr><th scope="row">{_safe(line["name"])}</th>{cells}<td>{line["seconds"]:.1f}</td></tr>'
-    return (
-        f'<table class="numbers"><thead><tr><th>method</th>{head}<th>seconds a fold</th></tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+    measures = {key: MEASURES[key] for key in content["lines"][0]["measures"] if not key.startswith("left/")}
+    seconds = {line["name"]: f"{line['seconds']:.1f}" for line in content["lines"]}
+    return _table(content, "method", measures, {"seconds a fold": seconds})
 
 
 def _left(content: Mapping[str, Any], space: str) -> str:
-    head = "".join(f"<th>{_safe(name)}</th><th>difference</th>" for name in content["confounds"])
+    names = {f"left/{space}/{name}": name for name in content["confounds"]}
+    return _table(content, f"dcor² in the {space}", names, {})
+
+
+def _table(content: Mapping[str, Any], corner: str, keys: Mapping[str, str], more: Mapping[str, Any]) -> str:
+    """Methods against measures: the value, its interval, and the difference to the first method."""
+    head = "".join(f'<th scope="col">{_safe(name)}</th>' for name in (corner, *keys.values(), *more))
     body = ""
     for line in content["lines"]:
         cells = ""
-        for name in content["confounds"]:
-            item = _of(line, f"left/{space}/{name}")
-            change = "–" if line["name"] == content["base"] else _interval(item["difference"], sign=True)
-            cells += f"<td>{_interval(item)}</td><td>{change}</td>"
+        for key in keys:
+            item = _of(line, key)
+            change = item["difference"]
+            mark = "<strong>{}</strong>" if _clear(change) else "{}"
+            told = "" if line["name"] == content["base"] else mark.format(_interval(change, sign=True))
+            cells += f"<td>{_interval(item)}<small>{told}</small></td>"
+        cells += "".join(f"<td>{values[line['name']]}</td>" for values in more.values())
         body += f'<tr><th scope="row">{_safe(line["name"])}</th>{cells}</tr>'
-    return f'<table class="numbers"><thead><tr><th>dcor² in the {space}</th>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<table class="grid"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def _how(content: Mapping[str, Any]) -> str:
@@ -165,9 +168,10 @@ def _how(content: Mapping[str, Any]) -> str:
     listed = "".join(f"<dt>{_safe(key)}</dt><dd>{_safe(value)}</dd>" for key, value in facts.items())
     return (
         "<p>Every method is trained on the same folds and seeds, from the same first weights; the epoch is chosen on "
-        "validation rows. Values are taken on each test set and averaged. The training sets of cross-validation overlap, "
-        "so intervals are corrected resampled t intervals (Nadeau and Bengio 2003), with the variance "
-        f"(1/J + n_test/n_train) s² over J = {sets} test sets; runs of several seeds on one test set are averaged first. "
+        "validation rows. Values are taken on each test set and averaged. The training sets of cross-validation "
+        "overlap, so intervals are corrected resampled t intervals (Nadeau and Bengio 2003), with the variance "
+        f"(1/J + n_test/n_train) s² over J = {sets} test sets; runs of several seeds on one test set are averaged "
+        "first. "
         "Comparing many methods, one interval in twenty misses by chance. What is left is the bias-corrected dcor² of "
         "a test set's outputs, or hidden features, with a confound within label groups.</p>"
         f"<details><summary>Provenance</summary><dl>{listed}</dl></details>"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-ROW, TOP, BOTTOM, LABELS, PANEL, GAP = 30, 46, 34, 150, 210, 34
+ROW, TOP, BOTTOM, LABELS, PANEL, GAP = 28, 46, 34, 150, 190, 54
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,8 @@ def forest(models: Sequence[str], panels: Sequence[Panel], label: str) -> str:
     ]
     for number, panel in enumerate(panels):
         parts.append(_panel(panel, models, LABELS + number * (PANEL + GAP), height))
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" style="min-width:{width * 0.8:.0f}px">'
-        f"{''.join(parts)}</svg>"
-    )
+    size = f'viewBox="0 0 {width} {height}" style="min-width:{0.8 * width:.0f}px"'
+    return f'<svg {size} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
 
 def _y(row: int) -> float:
@@ -102,12 +100,12 @@ def _dot(dot: Dot, name: str, x: object, y: float) -> str:
 
 
 def _scale(low: float, high: float) -> tuple[float, float, float]:
-    """Round ends and a round step that hold these numbers in at most five steps."""
+    """Round ends and a round step that hold these numbers in four steps or so."""
     span = max(high - low, 1e-6)
-    power = 10 ** math.floor(math.log10(span / 4))
-    step = next(power * k for k in (1, 2, 2.5, 5, 10) if span / (power * k) <= 4)
+    power = 10 ** math.floor(math.log10(span / 3))
+    step = next(power * k for k in (1, 2, 5, 10) if span / (power * k) <= 3)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
 
 
 def _digits(step: float) -> int:
-    return max(0, -math.floor(math.log10(step) + 1e-9) + (1 if f"{step:e}".startswith("2.5") else 0))
+    return max(0, -math.floor(math.log10(step) + 1e-9))

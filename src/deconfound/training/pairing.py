@@ -1,4 +1,4 @@
-"""Paired differences between methods over the test sets of cross-validation, with intervals that know of the overlap."""
+"""Paired differences over the test sets of cross-validation, with intervals that know of their overlap."""
 
 from __future__ import annotations
 

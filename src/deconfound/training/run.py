@@ -47,6 +47,7 @@ def start(problem: Problem) -> Path:
         "identity": config.identity(),
         "task": problem.task.to_dict(),
         "shape": list(problem.source.shape),
+        "inputs": list(getattr(problem.source, "names", ())),
         "folds": [fold.name for fold in problem.folds],
         "provenance": provenance(config.run.seed, problem.source.fingerprint),
     }

@@ -1,0 +1,57 @@
+"""`deconfound init`: a commented config for a table, after a look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from deconfound.errors import OptionError
+
+
+def init(
+    table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with labels and confounds.")],
+    label: Annotated[str, typer.Option(help="Column to predict; several with commas.")],
+    confounds: Annotated[str, typer.Option(help="Columns to remove: age,sex,site or 'spline(age),sex'.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Features, NPY, NPZ or a folder of scans, if the samples are not in the table.")
+    ] = None,
+    person: Annotated[str | None, typer.Option(help="Column that names the person of a row.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column that joins source and table.")] = None,
+    out: Annotated[Path, typer.Option(help="Config to write.")] = Path("config.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
+) -> None:
+    """Look at a table, say what is worth knowing, and write a config to start from.
+
+    [bold]Examples[/]
+
+    deconfound init table.csv --label dx --confounds age,sex,site
+
+    deconfound init participants.tsv --source features.csv --label diagnosis --confounds 'site,spline(age),sex'
+    """
+    from deconfound.training.files import write_text
+    from deconfound.training.starting import start_from
+
+    console = Console()
+    if out.exists() and not force:
+        raise OptionError(f"--out must be a new file; got {out}, which is there. Add --force to overwrite it.")
+    with console.status("looking at the table"):
+        made = start_from(table, _listed(label), _listed(confounds), source, person, id)
+    write_text(out, made.text)
+    for line in made.noticed:
+        console.print(f"• {line}", highlight=False, markup=False)
+    console.print(f"wrote {out}; next: deconfound fit {out}", highlight=False, markup=False)
+
+
+def _listed(text: str) -> list[str]:
+    """Parts between commas, those inside brackets left whole."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]

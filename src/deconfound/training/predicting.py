@@ -1,0 +1,193 @@
+"""Predictions of a finished run for people it has never seen."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.data.source import Source
+from deconfound.design import Design
+from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
+from deconfound.methods import method as method_named
+from deconfound.methods.base import Method, Setting, TrainingBatch
+from deconfound.training.config import Config
+from deconfound.training.files import read_json
+from deconfound.training.fold import CHECKPOINT, RESULT, finished, fold_folder
+from deconfound.training.networks import build_network
+from deconfound.training.run import open_run
+from deconfound.training.scaling import Scaler
+from deconfound.training.sources import open_source
+from deconfound.training.tasks import Task, answers_of, scores_of
+
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a run says about new rows.
+
+    Attributes:
+        ids: A name for each row.
+        task: What is predicted.
+        scores: `(n, outputs)`: probabilities or quantities, the mean over the folds' models.
+        spread: `(n, outputs)`: their standard deviation over these models; NaN for one model.
+        seen: How many rows carry an id that the run was trained or tested on.
+    """
+
+    ids: tuple[str, ...]
+    task: Task
+    scores: Tensor
+    spread: Tensor
+    seen: int
+
+    def to_csv(self) -> str:
+        """One line per row."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        kind = "prediction" if self.task.kind == "regression" else "score"
+        names = self.task.output_names
+        answers = answers_of(self.task, self.scores)
+        predicted = [f"predicted_{label}" for label in self.task.labels] if answers else []
+        writer.writerow(["id", *(f"{kind}_{n}" for n in names), *(f"{kind}_sd_{n}" for n in names), *predicted])
+        for row, name in enumerate(self.ids):
+            spread = ["" if value != value else value for value in self.spread[row].tolist()]
+            writer.writerow([name, *self.scores[row].tolist(), *spread, *(answers[row] if answers else [])])
+        return text.getvalue()
+
+
+def predict(
+    run: str | Path,
+    table: str | Path,
+    images: str | Path | None = None,
+    fold: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Predictions:
+    """Predict new rows with the models of a run's folds.
+
+    Args:
+        run: The folder that `fit` wrote.
+        table: The new rows, with the confounds that the method reads; labels are not needed.
+        images: Where the samples are, if not in `table`: features, an array, or a folder of scans.
+        fold: Use this fold's model alone; the mean over all folds if None.
+        progress: Called with (folds done, folds).
+    """
+    run = Path(run)
+    config, about = open_run(run)
+    numbers = _folds(run, len(about["folds"]), fold)
+    source = _new_rows(config, about, table, images)
+    shape = tuple(about["shape"])
+    if tuple(source.shape) != shape:
+        raise TableError(f"samples must have the shape {shape} of the run's; got {tuple(source.shape)}.")
+    task = Task.from_dict(about["task"])
+    ids = _ids(config, source)
+    scores = []
+    for done, number in enumerate(numbers):
+        scores.append(_fold_scores(config, fold_folder(run, number), source, task))
+        if progress is not None:
+            progress(done + 1, len(numbers))
+    stacked = torch.stack(scores)
+    spread = stacked.std(0) if len(scores) > 1 else torch.full_like(stacked[0], float("nan"))
+    known = {line["id"] for number in range(len(about["folds"])) for line in _lines(fold_folder(run, number))}
+    return Predictions(ids, task, stacked.mean(0), spread, sum(name in known for name in ids))
+
+
+def _folds(run: Path, count: int, fold: int | None) -> list[int]:
+    if fold is not None and not 0 <= fold < count:
+        raise OptionError(f"--fold must be between 0 and {count - 1}; got {fold}.")
+    wanted = list(range(count)) if fold is None else [fold]
+    missing = [number for number in wanted if not (fold_folder(run, number) / RESULT).exists()]
+    if missing:
+        raise RunError(
+            f"{run} must have its folds finished; got none of {', '.join(map(str, missing))}. Give the command that "
+            "started the run again, or choose a finished fold with --fold."
+        )
+    return wanted
+
+
+def _new_rows(config: Config, about: dict[str, Any], table: str | Path, images: str | Path | None) -> Source:
+    names = tuple(about["inputs"]) or None
+    data = replace(
+        config.data,
+        source=str(table if images is None else images),
+        table=None if images is None else str(table),
+        features=names,
+        id=config.data.id,
+    )
+    source = open_source(data, [])
+    values = getattr(source, "values", None)
+    if names and values is not None and config.data.missing_features == "error" and np.isnan(values).any():
+        row, column = np.argwhere(np.isnan(values))[0]
+        raise TableError(f"features must be filled in every row; got an empty {names[column]!r} in row {row}.")
+    return source
+
+
+def _ids(config: Config, source: Source) -> tuple[str, ...]:
+    keys = [config.data.id, "participant_id", "id"]
+    key = next((name for name in keys if name and name in source.table), None)
+    return tuple(str(value) for value in (source.table[key] if key else range(len(source))))
+
+
+def _fold_scores(config: Config, folder: Path, source: Source, task: Task) -> Tensor:
+    design = Design.from_dict(read_json(folder / "design.json"))
+    scaling = read_json(folder / "scaling.json")
+    scaler = Scaler.from_dict(scaling["inputs"])
+    method = restored(config, folder, design, tuple(source.shape), task).eval()
+    metadata = torch.from_numpy(design.encode(source.table)) if type(method).reads_confounds else None
+    logits = []
+    with torch.inference_mode():
+        for start in range(0, len(source), AT_ONCE):
+            rows: NDArray[Any] = np.arange(start, min(start + AT_ONCE, len(source)))
+            x = torch.from_numpy(scaler(source.read(rows)))
+            said = method(x, None if metadata is None else metadata[rows])
+            logits.append(said.reshape(len(rows), -1).double())
+    whole = torch.cat(logits)
+    if task.kind == "regression":
+        whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
+    return scores_of(task, whole)
+
+
+def restored(config: Config, folder: Path, design: Design, shape: tuple[int, ...], task: Task) -> Method:
+    """The trained method of a finished fold, after its file has been checked against the digest of the result."""
+    path = folder / CHECKPOINT
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} must be readable; got {error.strerror}. Check the folder of the run.") from error
+    if hashlib.sha256(content).hexdigest() != finished(folder)["checkpoint_sha256"]:
+        raise RunError(
+            f"{path} must be as the run wrote it; got content that does not match its digest. Delete {folder} and give "
+            "the command that started the run again."
+        )
+    network = build_network(config.network.name, shape, task.outputs, config.network.options)
+
+    def shapes_only() -> list[TrainingBatch]:
+        outputs = torch.zeros(2, dtype=torch.int64) if task.kind == "multiclass" else torch.zeros(2, task.outputs)
+        return [TrainingBatch(torch.zeros(2, *shape), torch.zeros(2, len(design.columns)), outputs)]
+
+    setting = Setting(design, config.method.at, shapes_only, config.training.lr, config.design.site)
+    options = config.method.options.get(config.method.name, {})
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        return method_named(config.method.name).restore(network, setting, state, **options)
+    except RuntimeError as error:
+        if isinstance(error, DeconfoundError):
+            raise
+        raise RunError(f"{path} must fit the network of its config; got {error}") from error
+
+
+def _lines(folder: Path) -> list[dict[str, str]]:
+    path = folder / "predictions.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

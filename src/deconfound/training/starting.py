@@ -1,0 +1,241 @@
+"""A first config for a table, and what is worth knowing about it before training."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deconfound.data.source import Source
+from deconfound.design import Design
+from deconfound.design.table import absent, is_missing
+from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
+from deconfound.training.checking import SITES
+from deconfound.training.config import Data
+from deconfound.training.needs import need
+from deconfound.training.sources import open_source
+from deconfound.training.tasks import Task, read_task
+from deconfound.training.terms import columns_of, read_terms
+
+PEOPLE = ("participant_id", "subject_id", "subject", "person", "person_id", "patient_id", "patient", "rid")
+FEW_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Start:
+    """A config to start from.
+
+    Attributes:
+        text: YAML with comments.
+        noticed: Sentences about the data.
+    """
+
+    text: str
+    noticed: tuple[str, ...]
+
+
+def start_from(
+    table: str | Path,
+    labels: Sequence[str],
+    confounds: Sequence[str],
+    source: str | Path | None = None,
+    person: str | None = None,
+    id: str | None = None,
+    folder: str = "runs/run",
+) -> Start:
+    """Look at a table and write the config of a first run.
+
+    Args:
+        table: The table with labels and confounds, and with the features unless `source` has them.
+        labels: Columns to predict.
+        confounds: Columns or terms to remove.
+        source: Features, an array, or a folder of scans.
+        person: The column that names the person of a row.
+        id: The column that joins `source` and `table`.
+        folder: Where the run will lie.
+    """
+    terms, faults = read_terms(confounds, "--confounds")
+    columns = columns_of(terms)
+    data = Data(str(source or table), tuple(labels), str(table) if source else None, id)
+    opened = open_source(data, [*labels, *columns, *PEOPLE, *([person] if person else [])])
+    available = list(opened.table)
+    faults += absent(list(labels), available, "--label") + absent(columns, available, "--confounds")
+    faults += absent([person] if person else [], available, "--person")
+    if faults:
+        raise TableError("\n".join(faults))
+    noticed = [f"{len(opened):,} rows, samples of shape {tuple(opened.shape)}"]
+    task, codes = read_task(opened.table, labels, "auto", {}, None)
+    noticed += _labels(task, codes)
+    person = person or _repeating(opened.table)
+    if person:
+        noticed += _people(opened.table, person)
+    missing = {name: int(sum(map(is_missing, np.asarray(opened.table[name]).tolist()))) for name in columns}
+    noticed += [f"{name} is missing in {count} rows: their mean is used" for name, count in missing.items() if count]
+    empty = _features(opened, noticed)
+    usable = ~np.isnan(codes).any(axis=1)
+    rows = {name: np.asarray(opened.table[name])[usable] for name in [*columns, *labels]}
+    noticed += _diagnosis(terms, labels, rows, task, any(missing.values()))
+    site = next((name for name in columns if name.lower() in SITES), None)
+    noticed += _sites(rows, site, 5)
+    text = _yaml(data, task, confounds, person, folder, any(missing.values()), empty, site, opened)
+    return Start(text, tuple(noticed))
+
+
+def _labels(task: Task, codes: Any) -> list[str]:
+    said = []
+    for number, label in enumerate(task.labels):
+        values = codes[:, number]
+        if gone := int(np.isnan(values).sum()):
+            said.append(f"{label} is missing in {gone} rows: they are left out")
+        if task.kind == "regression":
+            said.append(f"{label} is a quantity, {np.nanmin(values):g} to {np.nanmax(values):g}: a regression")
+            continue
+        counts = [int((values == code).sum()) for code in range(len(task.levels[number]))]
+        told = ", ".join(f"{level} {count}" for level, count in zip(task.levels[number], counts, strict=True))
+        high = f"; a high score means {task.levels[number][1]}" if len(counts) == 2 else ""
+        said.append(f"{label}: {told}{high}")
+        if min(counts) < 0.1 * sum(counts):
+            said.append(f"{label} is unbalanced: read the AUC, and consider training.loss: focal")
+    return said
+
+
+def _repeating(table: Mapping[str, Any]) -> str | None:
+    """A column that is called like a person's name and holds values more than once."""
+    for name in table:
+        if name.lower() in PEOPLE:
+            cells = np.asarray(table[name]).tolist()
+            if len(set(cells)) < len(cells) and not any(map(is_missing, cells)):
+                return name
+    return None
+
+
+def _people(table: Mapping[str, Any], person: str) -> list[str]:
+    counts = Counter(np.asarray(table[person]).tolist())
+    if max(counts.values()) == 1:
+        return [f"{person} names {len(counts):,} people, each once"]
+    several = sum(count > 1 for count in counts.values())
+    return [f"{person} names {len(counts):,} people, {several} of them in several rows: each stays in one fold"]
+
+
+def _features(source: Source, noticed: list[str]) -> bool:
+    """Whether cells of the features are empty; tells that, and features that do not vary."""
+    values, names = getattr(source, "values", None), getattr(source, "names", ())
+    if values is None or not len(names):
+        return False
+    noticed.append(f"{len(names)} features: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value has no spread
+        constant = [name for name, spread in zip(names, np.nanstd(values, axis=0), strict=True) if not spread > 0]
+    if constant:
+        noticed.append(f"{len(constant)} features do not vary: {', '.join(constant[:4])}")
+    cells = np.isnan(values).sum(0)
+    if cells.any():
+        noticed.append(f"{int((cells > 0).sum())} features have empty cells ({int(cells.sum())}): their mean is used")
+    return bool(cells.any())
+
+
+def _diagnosis(terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any], task: Task, fill: bool) -> list[str]:
+    """What confounds and labels share: from the design itself."""
+    types: dict[str, Any] = dict.fromkeys(labels, "categorical") if task.kind == "multiclass" else {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DeconfoundWarning)
+        try:
+            design = Design(terms, list(labels), types=types, missing="mean" if fill else "error").fit(rows)
+        except DeconfoundError as fault:
+            return [str(fault)]
+    warned = [str(item.message) for item in caught if issubclass(item.category, DeconfoundWarning)]
+    return [*warned, *(line for line in str(design.diagnose()).split("\n") if not line.startswith("nothing to report"))]
+
+
+def _sites(rows: dict[str, Any], site: str | None, folds: int) -> list[str]:
+    if site is None:
+        return []
+    counts = Counter(str(value) for value in rows[site].tolist() if not is_missing(value))
+    tiny = [f"{name} ({count})" for name, count in sorted(counts.items()) if count < folds]
+    if not tiny:
+        return []
+    return [
+        f"{site} has levels with fewer rows than folds: {', '.join(tiny)}; a fold may train without them. Join "
+        "them, leave them out, or set design.unseen: mean"
+    ]
+
+
+def _yaml(
+    data: Data, task: Task, confounds: Sequence[str], person: str | None, folder: str, fill: bool, empty: bool,
+    site: str | None, source: Source,
+) -> str:  # fmt: skip
+    yaml = need("yaml", "train")
+
+    def show(value: Any) -> str:
+        text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+        return text.split("\n...")[0].strip()
+
+    label = show(list(task.labels) if len(task.labels) > 1 else task.labels[0])
+    high = f"  positive: {show(task.levels[0][1])} # the level that a high score stands for\n"
+    positive = high if task.kind == "binary" else ""
+    joined = f"  table: {show(data.table)}\n" if data.table else ""
+    key = f"  id: {show(data.id)}\n" if data.id else "  # id: participant_id        # names rows in predictions\n"
+    stratify = show([*task.labels, site]) if site else show(list(task.labels))
+    leave = f"    # or leave-one-out with column: {show(site)}" if site else "    # or leave-one-out, or column"
+    network = "mlp" if len(source.shape) == 1 else "resnet3d" if len(source.shape) == 4 else "package.module:callable"
+    hidden = "\n  options: {hidden: [64, 32], dropout: 0.2}" if network == "mlp" else ""
+    return _aligned(f"""# What `deconfound fit` and `deconfound compare` train. Any key can be changed on the command:
+# deconfound fit config.yaml training.lr=0.0003 method=mdn
+
+data:
+  source: {show(data.source)}
+{joined}{key}  label: {label}              # {task.kind}
+{positive}  person: {show(person)}                # column that names the person of a row; kept in one fold
+  missing_features: {"mean" if empty else "error"}      # what an empty cell is: error, or mean of the training rows
+  # features: [thickness_*]   # columns or globs; all numeric columns without another role if left out
+
+design:
+  confounds: {show(list(confounds))}   # removed; also spline(age, 4), poly(age, 2), age:sex
+  # keep: {label}              # what must survive; the label if left out
+  missing: {"mean" if fill else "error"}              # what a missing confound is: error, or mean
+  # unseen: mean              # what a new site is at inference: error, or mean
+
+network:
+  name: {network}                   # mlp, synthetic_cnn, resnet3d, or package.module:callable{hidden}
+
+method:
+  name: pmdn                  # see docs/which-method.md
+  # at: [fc1, out]            # modules to normalise; the library's choice if left out
+
+training:
+  epochs: 100
+  patience: 15                # stop after so many epochs without a better validation loss
+  batch_size: 64
+  lr: 0.001
+  # loss: focal               # for rare labels
+  # precision: bf16-mixed     # devices, strategy, accumulate, clip go to Lightning as they are
+
+splits:
+  kind: kfold                 {leave}
+  folds: 5
+  stratify: {stratify}
+  validation: 0.15            # share of the training rows that chooses the epoch
+
+compare:
+  methods: [none, input-residualize, adversarial, mdn, pmdn]
+  seeds: [0]
+
+run:
+  folder: {show(folder)}
+  seed: 0
+""")
+
+
+def _aligned(text: str) -> str:
+    """Put the comments behind values into one column."""
+    lines = []
+    for line in text.split("\n"):
+        found = re.fullmatch(r"(\s*[^#\s].*?)\s+(# .*)", line)
+        lines.append(f"{found[1]:<38} {found[2]}" if found else line)
+    return "\n".join(lines)
