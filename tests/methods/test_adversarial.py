@@ -56,7 +56,7 @@ def test_the_gradients_are_those_of_the_two_players(problem, monkeypatch):
     assert len(terms) == 6
     task = binary_cross_entropy_with_logits(features["2"], batch.target)
     of_heads = torch.autograd.grad(sum(terms), list(model.heads.parameters()), retain_graph=True)
-    of_network = torch.autograd.grad(task + 3.0 * sum(terms), list(model.model.parameters()))
+    of_network = torch.autograd.grad(task + 3.0 * sum(terms) / 2, list(model.model.parameters()))
     for parameter, climb in zip(model.heads.parameters(), of_heads, strict=True):
         torch.testing.assert_close(parameter.grad, -climb, atol=1e-6, rtol=1e-4)  # descent on −corr² climbs
     for parameter, descend in zip(model.model.parameters(), of_network, strict=True):

@@ -19,10 +19,11 @@ from deconfound.surgery.outputs import features_of
 
 @final
 class Adversarial(Method):
-    """CF-Net (Zhao, Adeli & Pohl 2020): `min_network max_heads  task + weight · Σ corr²(confound, head(features))`.
+    """CF-Net (Zhao, Adeli & Pohl 2020): `min_network max_heads  task + weight · Σ_confounds mean_places corr²`.
 
-    One head per confound and place. The reversed gradient lets one backward and one optimiser serve both sides: a
-    head climbs its squared correlation, the network descends it. At inference the heads are not used.
+    One head per confound and place, whose prediction from the features is correlated with the confound. The reversed
+    gradient lets one backward and one optimiser serve both sides: a head climbs its squared correlation, the network
+    descends it. At inference the heads are not used.
 
     Differs from the paper: correlations are taken column by column, never over a flattened table, and over the
     most recent `window` samples where the batch is smaller, so that a batch of one has a correlation too.
@@ -69,16 +70,17 @@ class Adversarial(Method):
         return logits
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
-        """`task − Σ corr²`; past the reversal the network's gradient is that of `task + weight · Σ corr²`."""
+        """`task − Σ corr²`; past the reversal the network's gradient is that of `task + weight / places · Σ corr²`."""
         confounds = read_confounds(batch.metadata, self.design, len(batch.x), training=True)
         assert confounds is not None
         rows = controls_of(batch) if self.controls_only else torch.ones_like(confounds[:, 0])
         heads = [head for head in self.heads if isinstance(head, Head)]
-        with watched(self.model, {head.place.path for head in heads}) as seen:
+        paths = {head.place.path for head in heads}
+        with watched(self.model, paths) as seen:
             task = criterion(self.model(batch.x), batch.target)
         found = {}
         for head in heads:
-            features = Reversed.apply(seen[head.place.path], self.weight)
+            features = Reversed.apply(seen[head.place.path], self.weight / len(paths))
             found[f"correlation/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
         parts = {name: value.detach() for name, value in found.items()}
         return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
