@@ -44,7 +44,7 @@ _HOMES = {
     "NormalizedModel": "deconfound.surgery",
 }
 
-_ROOMS = ("errors", "layers", "metrics")
+_ROOMS = ("errors", "layers", "metrics", "sklearn")
 
 __all__ = [
     "MDN",

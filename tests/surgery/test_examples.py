@@ -13,6 +13,7 @@ PRINTED = {
     "lightning_module.py": ["accuracy"],
     "huggingface_vit.py": ["insert pmdn before", "accuracy"],
     "monai_3d.py": ["insert pmdn before", "one new scan tensor"],
+    "sklearn_pipeline.py": ["accuracy", "network with PMDN", "correlation with age within a diagnosis"],
 }
 
 

@@ -42,7 +42,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         at: Any = None,
         layer_options: Mapping[str, Any] | None = None,
         network: nn.Module | Builder | None = None,
-        hidden: Sequence[int] = (64, 32),
+        hidden: Sequence[int] = (32,),
         types: Mapping[str, Kind] | None = None,
         missing: Policy = "error",
         unseen: Policy = "error",

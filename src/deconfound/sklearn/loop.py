@@ -67,7 +67,7 @@ def train(
         total = torch.zeros((), dtype=torch.float64, device=training.x.device)
         for rows in _batches(torch.randperm(len(training), device=training.x.device), schedule.batch_size):
             total += step(training.part(rows)) * len(rows)
-        held_out = None if validation is None else evaluate(model, validation, criterion, schedule.batch_size)
+        held_out = None if validation is None else _mean_loss(model, validation, criterion, schedule.batch_size)
         history.append(Epoch(float(total) / len(training), held_out))
         if schedule.verbose:
             shown = "" if held_out is None else f", validation {held_out:.4f}"
@@ -80,7 +80,6 @@ def train(
             break
     if validation is not None:
         _restore(model, best)
-    _catch_up(model, training, schedule.batch_size)
     model.eval()
     return tuple(history)
 
@@ -96,8 +95,7 @@ def outputs(model: nn.Module, x: Tensor, metadata: Tensor | None, batch_size: in
     return torch.cat(parts)
 
 
-def evaluate(model: nn.Module, rows: Rows, criterion: Criterion, batch_size: int) -> float:
-    """The mean loss in eval mode."""
+def _mean_loss(model: nn.Module, rows: Rows, criterion: Criterion, batch_size: int) -> float:
     return float(criterion(outputs(model, rows.x, rows.metadata, batch_size), rows.target))
 
 
@@ -134,18 +132,6 @@ def _call(model: nn.Module, x: Tensor, metadata: Tensor | None) -> Tensor:
 def _batches(order: Tensor, size: int) -> Iterator[Tensor]:
     """Batches of nearly equal size: a last one of a single row would stop a BatchNorm and mislead a fit."""
     yield from order.tensor_split(max(1, round(len(order) / size)))
-
-
-@torch.no_grad()
-def _catch_up(model: nn.Module, training: Rows, batch_size: int) -> None:
-    """One pass in which the network stands still and the layers' β, which follow its features, catch up with it."""
-    if not isinstance(model, NormalizedModel):
-        return
-    model.train()
-    model.network.eval()
-    for rows in _batches(torch.arange(len(training), device=training.x.device), batch_size):
-        batch = training.part(rows)
-        _call(model, batch.x, batch.metadata)
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:

@@ -23,7 +23,6 @@ from deconfound.design import Design
 from deconfound.design.codecs import Kind, Policy
 from deconfound.errors import DeconfoundWarning, OptionError
 from deconfound.functional import least_squares, moments, residualize
-from deconfound.layers.rows import Rows, prepare
 from deconfound.sklearn.intake import (
     LABEL,
     Columns,
@@ -127,8 +126,8 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         if self.design_ is None or table is None:
             return features
         removable = {name: values for name, values in table.items() if name not in self._roles.kept}
-        rows = _rows(self.design_, removable, training=False)
-        residual = residualize(torch.tensor(features, dtype=torch.float64), rows.removal, torch.tensor(self._white))
+        removal = _white(self.design_, removable)
+        residual = residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
         return residual.numpy().astype(features.dtype)
 
     def fit_transform(self, X: Any, y: Any = None, confounds: Any = None) -> Any:
@@ -147,13 +146,13 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
             keep, types = [LABEL], {LABEL: kind_of_labels(labels), **types}
             table = {**table, LABEL: labels}
         design = Design(self._roles.confounds, keep, types=types, missing=self.missing, unseen=self.unseen).fit(table)
-        rows = _rows(design, table, training=True)
-        assert rows.regressors is not None
-        beta = least_squares(moments(torch.tensor(features, dtype=torch.float64), rows.regressors)).numpy()
+        white = torch.from_numpy(design.encode(table, np.float64) @ design.whitening)
+        regressors = torch.cat([white, torch.ones_like(white[:, :1])], dim=1)
+        beta = least_squares(moments(torch.tensor(features, dtype=torch.float64), regressors)).numpy()
         directions, columns = design.confound_directions, design.confound_columns
         standardised = design.whitening[: len(columns), :directions] @ beta[:directions]
         self.design_ = design
-        self._white = beta[:directions]
+        self._beta = beta[:directions]
         self.coefficients_ = {
             column.name: effect / column.unit for column, effect in zip(columns, standardised, strict=True)
         }
@@ -165,8 +164,8 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         return tags
 
 
-def _rows(design: Design, table: Columns, training: bool) -> Rows:
-    """The rows' confounds in white units, in double precision."""
+def _white(design: Design, table: Columns) -> torch.Tensor:
+    """The rows' confounds in white units, `(n, q_C)`; keep columns are not read."""
     metadata = torch.from_numpy(design.encode(table, np.float64))
-    whitening = torch.from_numpy(design.whitening)
-    return prepare(metadata, whitening, len(design.confound_columns), design.confound_directions, training, None)
+    columns, directions = len(design.confound_columns), design.confound_directions
+    return metadata[:, :columns] @ torch.from_numpy(design.whitening[:columns, :directions])
