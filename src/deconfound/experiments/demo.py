@@ -96,7 +96,7 @@ def _outputs(network: Any, data: SyntheticImages) -> tuple[Tensor, Tensor]:
         for rows in torch.arange(len(data.group)).split(500):
             keywords = {}
             if normalized:
-                confound = {"confound": data.confound[rows].numpy()}
+                confound = {"confound": data.confound[rows, 0].numpy()}
                 keywords["metadata"] = network.design.encode(confound)
             logits.append(network(data.images[rows], **keywords))
     finally:

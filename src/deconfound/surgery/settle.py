@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ def settle(model: NormalizedModel, batches: Batches, prior: float) -> None:
         )
     if prior < 0:
         raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
-    single = getattr(batches, "__len__", int)() == 1
+    single = len(list(islice(_read(batches), 2))) == 1
     with _eval(model):
         with settling(_layers(model), prior, at_once=single) as reached:
             _forward(model, batches)
@@ -57,9 +58,13 @@ def settled(model: NormalizedModel, batches: Batches, prior: float) -> Iterator[
             layer.set_beta(beta)
 
 
+def _read(batches: Batches) -> Iterable[tuple[Any, Any]]:
+    return batches() if callable(batches) else batches
+
+
 def _forward(model: NormalizedModel, batches: Batches) -> None:
     read = False
-    for inputs, metadata in batches() if callable(batches) else batches:
+    for inputs, metadata in _read(batches):
         read = True
         checked = as_tensor(metadata, model.design, len(metadata))
         refuse_nan(checked, model.design, training=True)
