@@ -1,0 +1,203 @@
+"""One training of the MRI experiment: one arm, one batch size, one fold, with all volumes on the device."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from deconfound.data.cohort import Cohort
+from deconfound.design import Design
+from deconfound.errors import RunError
+from deconfound.experiments.mri.plan import Arm, Plan
+from deconfound.methods import Method, Setting, TrainingBatch, method
+from deconfound.models import ResNet3D
+from deconfound.training.losses import focal
+from deconfound.training.splits import Fold
+
+CONFOUNDS = ("age", "sex", "site")
+LABELS = ("hiv", "mci")
+EVAL_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """A cohort on the device.
+
+    Attributes:
+        images: `(n, 1, size, size, size)`, in half precision on a GPU.
+        table: One row per volume.
+        target: The two labels, `(n, 2)`.
+    """
+
+    images: Tensor
+    table: dict[str, Any]
+    target: Tensor
+
+    def rows(self, rows: NDArray[Any]) -> dict[str, Any]:
+        """The columns of the design at some rows."""
+        return {name: np.asarray(self.table[name])[rows] for name in (*CONFOUNDS, *LABELS)}
+
+
+def load(cohort: Cohort, device: torch.device) -> Volumes:
+    """Put a cohort on the device."""
+    kind = torch.float16 if device.type == "cuda" else torch.float32
+    parts = [cohort.read(rows) for rows in np.array_split(np.arange(len(cohort)), max(1, len(cohort) // 128))]
+    images = torch.cat([torch.from_numpy(part).to(device, kind) for part in parts])
+    target = torch.from_numpy(np.stack([cohort.table[name] for name in LABELS], axis=1)).float()
+    return Volumes(images, dict(cohort.table), target.to(device))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one training gave.
+
+    Attributes:
+        rows: The test fold's rows of the cohort.
+        logits: Of them, `(n, 2)`.
+        features: Of them at the last hidden layer, after the method, `(n, 16)`.
+        independent: The logits of the independent people.
+        history: Training and validation loss of each epoch.
+        best: The epoch whose weights these are.
+        seconds: Of training.
+    """
+
+    rows: NDArray[np.intp]
+    logits: NDArray[np.float32]
+    features: NDArray[np.float32]
+    independent: NDArray[np.float32]
+    history: list[dict[str, float]]
+    best: int
+    seconds: float
+
+
+def build_network(plan: Plan, arm: Arm) -> nn.Module:
+    """The paper's 3D ResNet, with LayerNorm where the arm has it."""
+    network = ResNet3D(size=plan.size, filters=plan.filters, outputs=len(LABELS))
+    widths = {"relu1": network.fc1.out_features, "relu2": network.fc2.out_features}
+    for name in arm.layer_norm:
+        setattr(network, name, nn.Sequential(nn.ReLU(), nn.LayerNorm(widths[name])))
+    placed: nn.Module = network.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
+    return placed
+
+
+class Trainer:
+    """A fold's data, and the loop that every arm goes through."""
+
+    def __init__(self, plan: Plan, cohort: Volumes, independent: Volumes, fold: Fold, seed: int) -> None:
+        self.plan, self.cohort, self.independent, self.fold, self.seed = plan, cohort, independent, fold, seed
+        self.device = cohort.images.device
+        self.design = Design(confounds=list(CONFOUNDS), keep=list(LABELS)).fit(cohort.rows(fold.train))
+        sample = cohort.images[torch.from_numpy(fold.train[:256])].float()
+        self.mean, self.sd = float(sample.mean()), float(sample.std())
+
+    def run(self, arm: Arm, batch_size: int) -> Outcome:
+        """Train an arm, and predict with its best epoch."""
+        started = time.monotonic()
+        made, history, best = self.train(arm, batch_size)
+        seconds = time.monotonic() - started
+        logits, features = self._predict(made, self.cohort, self.fold.test)
+        free, _ = self._predict(made, self.independent, np.arange(len(self.independent.target)))
+        return Outcome(self.fold.test, logits, features, free, history, best, seconds)
+
+    def train(self, arm: Arm, batch_size: int) -> tuple[Method, list[dict[str, float]], int]:
+        """The method at the epoch with the lowest validation loss, the history, and that epoch."""
+        torch.manual_seed(self.seed)
+        made = self._prepare(arm)
+        lr = self.plan.lr * math.sqrt(batch_size / 20)
+        optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay)
+        history: list[dict[str, float]] = []
+        best: tuple[float, int, dict[str, Any]] = (math.inf, -1, {})
+        for epoch in range(self.plan.epochs):
+            trained = self._epoch(made, optimizer, batch_size, epoch)
+            made.eval()
+            with self._precision(), made.settled(self._held_out):
+                validated = self._loss(made)
+            history.append({"epoch": epoch, "train_loss": trained, "val_loss": validated})
+            if not math.isfinite(trained) or not math.isfinite(validated):
+                raise RunError(f"the losses must be finite; got {trained} and {validated} in epoch {epoch}. Lower lr.")
+            if validated < best[0]:
+                best = (validated, epoch, copy.deepcopy(made.state_dict()))
+            if epoch - best[1] >= self.plan.patience:
+                break
+        made.load_state_dict(best[2])
+        made.eval()
+        with self._precision():
+            made.settle(self._held_out)
+        return made, history, best[1]
+
+    def _prepare(self, arm: Arm) -> Method:
+        network = build_network(self.plan, arm).to(self.device)
+        setting = Setting(self.design, arm.at, lambda: self._batches(self.fold.train, EVAL_BATCH), self.plan.lr, "site")
+        return method(arm.method).prepare(network, setting, **arm.options).to(self.device)
+
+    def _epoch(self, made: Method, optimizer: torch.optim.Optimizer, batch_size: int, epoch: int) -> float:
+        made.train()
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.fold.train)
+        total = torch.zeros((), device=self.device)
+        for batch in self._batches(order, batch_size):
+            with self._precision():
+                made.before_step(batch)
+                loss = made.loss(batch, self._criterion)
+            optimizer.zero_grad(set_to_none=True)
+            loss.total.backward()
+            optimizer.step()
+            total += loss.total.detach() * len(batch.x)
+        return float(total) / len(order)
+
+    def _batches(self, rows: NDArray[Any], batch_size: int) -> Iterator[TrainingBatch]:
+        """Batches of nearly equal size, none larger than asked for."""
+        for part in np.array_split(rows, -(-len(rows) // batch_size)):
+            at = torch.from_numpy(part).to(self.device)
+            metadata = torch.from_numpy(self.design.encode(self.cohort.rows(part))).to(self.device)
+            yield TrainingBatch(self._images(self.cohort, at), metadata, self.cohort.target[at])
+
+    def _images(self, volumes: Volumes, at: Tensor) -> Tensor:
+        images = (volumes.images[at].float() - self.mean) / self.sd
+        return images.to(memory_format=torch.channels_last_3d)
+
+    def _held_out(self) -> Iterator[TrainingBatch]:
+        return self._batches(self.fold.validation, EVAL_BATCH)
+
+    @torch.no_grad()
+    def _loss(self, made: Method) -> float:
+        total = sum(
+            float(self._criterion(made(batch.x, batch.metadata), batch.target)) * len(batch.x)
+            for batch in self._held_out()
+        )
+        return total / len(self.fold.validation)
+
+    @torch.no_grad()
+    def _predict(
+        self, made: Method, volumes: Volumes, rows: NDArray[Any]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Logits, and what the last layer reads; the labels are not given."""
+        kept: list[Tensor] = []
+        last = made.network.get_submodule("fc3")
+        handle = last.register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0].float().cpu()))
+        logits = []
+        try:
+            for part in np.array_split(rows, -(-len(rows) // EVAL_BATCH)):
+                known = {name: values for name, values in volumes.rows(part).items() if name in CONFOUNDS}
+                metadata = torch.from_numpy(self.design.encode(known)).to(self.device)
+                at = torch.from_numpy(part).to(self.device)
+                with self._precision():
+                    logits.append(made(self._images(volumes, at), metadata).float().cpu())
+        finally:
+            handle.remove()
+        return torch.cat(logits).numpy(), torch.cat(kept).numpy()
+
+    def _criterion(self, logits: Tensor, target: Tensor) -> Tensor:
+        return focal(logits.float(), target, self.plan.gamma)
+
+    def _precision(self) -> Any:
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
