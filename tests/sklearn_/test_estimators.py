@@ -154,86 +154,6 @@ def test_several_classes_with_text_labels(dtype):
     assert model.score(X, grade) > 0.8
 
 
-class TwoLogits(nn.Module):
-    """A user's network: images in, a logit for each class out."""
-
-    def __init__(self, shape, outputs):
-        super().__init__()
-        assert outputs == 1
-        self.convolution = nn.Conv2d(shape[0], 4, 3)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.head(self.convolution(x).relu().mean((2, 3)))
-
-
-def test_a_network_class_sees_images_and_may_give_both_logits():
-    rng = np.random.default_rng(0)
-    dx = np.arange(60) % 2
-    images = rng.normal(size=(60, 1, 6, 6)) + dx[:, None, None, None]
-    table = {"age": rng.normal(60 + 5 * dx, 8)}
-    model = DeconfoundedClassifier(network=TwoLogits, epochs=30, lr=0.02, random_state=0)
-    model.fit(images, dx, confounds=table)
-    assert [place.path for place in model.model_.plan.places] == ["head"]
-    assert next(model.model_.parameters()).dtype == torch.float32
-    assert model.decision_function(images, confounds=table).shape == (60,)
-    assert model.score(images, dx, confounds=table) > 0.9
-    flat = DeconfoundedClassifier(**FAST).fit(images, dx, confounds=table)
-    assert flat.model_.network.hidden1.in_features == 36
-
-
-def test_a_module_is_copied_and_starts_from_its_own_weights():
-    X, dx = make_people(80)
-    network = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1)).double()
-    before = [parameter.clone() for parameter in network.parameters()]
-    model = DeconfoundedClassifier(CONFOUNDS, network=network, at="0", **FAST)
-    model.set_params(lr=1e-12, weight_decay=0.0).fit(X, dx)
-    assert list(model.model_.layers) == ["0"]
-    pairs = zip(network.parameters(), before, model.model_.network.parameters(), strict=True)
-    for now, then, trained in pairs:
-        assert torch.equal(now, then)
-        torch.testing.assert_close(trained, then, atol=1e-8, rtol=0)
-    assert clone(model).network is not network
-
-
-def test_layer_options_reach_normalize():
-    X, dx = make_people(80)
-    options = {"gradient": "frozen", "where": "before"}
-    model = DeconfoundedClassifier(CONFOUNDS, at="output", layer_options=options, **FAST).fit(X, dx)
-    assert model.model_.layers["output"].gradient == "frozen"
-    assert model.model_.plan.places[0].where == "before"
-
-
-@pytest.mark.parametrize("layer", ["pmdn-joint", "pmdn-alternating"])
-def test_layers_with_trainable_beta_are_trained(layer):
-    X, dx = make_people(80)
-    model = DeconfoundedClassifier(CONFOUNDS, layer=layer, **FAST).fit(X, dx)
-    assert all(module.beta.abs().max() > 0 for module in model.model_.layers.values())
-
-
-def test_training_stops_on_held_out_rows_and_goes_back_to_the_best_epoch():
-    X, dx = make_people(120)
-    noise = np.random.default_rng(0).permutation(dx)
-    options = {"hidden": (32,), "lr": 0.02, "random_state": 0}
-    model = DeconfoundedClassifier(CONFOUNDS, epochs=60, patience=5, **options).fit(X, noise)
-    losses = [epoch.validation for epoch in model.history_]
-    best = int(np.argmin(losses)) + 1
-    assert len(losses) == best + 5 < 60
-    again = DeconfoundedClassifier(CONFOUNDS, epochs=best, patience=60, **options).fit(X, noise)
-    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    through = DeconfoundedClassifier(CONFOUNDS, epochs=8, early_stopping=False, **options).fit(X, noise)
-    assert [epoch.validation for epoch in through.history_] == [None] * 8
-
-
-def test_verbose_prints_the_losses(capsys):
-    X, dx = make_people(80)
-    DeconfoundedClassifier(CONFOUNDS, verbose=True, **FAST).fit(X, dx)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert lines[0].startswith("epoch 1/3: loss 0.")
-    assert "validation" in lines[0]
-
-
 def test_unseen_levels_and_missing_values_follow_the_design():
     X, dx = make_people(80)
     new = X.head(2).assign(site=["C", "A"], age=[50.0, np.nan])
@@ -276,6 +196,8 @@ def test_what_cannot_be_done_is_said_with_the_way_out():
         ),
         (lambda: fit(network=lambda inputs, outputs: "net"), "network must build a torch.nn.Module; got str"),
         (lambda: fit(network=3), "network must be a torch.nn.Module or a function"),
+        (lambda: fit(lr=1e300), "lr must let training reach a finite loss; got none at lr=1e\\+300"),
+        (lambda: fit(lr=1e300, early_stopping=False), "lr must let training reach a finite loss"),
         (lambda: fit(device="abacus"), "device must be 'auto' or a device of torch"),
         (lambda: fit(layer_options={"gradeint": 1}), "Did you mean 'gradient'"),
     ]

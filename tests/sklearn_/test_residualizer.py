@@ -188,6 +188,10 @@ def test_what_cannot_be_done_is_said_with_the_way_out():
             "confounds and keep must not be named 'y'",
         ),
         (
+            lambda: ConfoundResidualizer().fit(X.drop(columns="site"), confounds=X[CONFOUNDS]),
+            "beside X must not be among its columns too; got 'age', 'head'. Leave them out",
+        ),
+        (
             lambda: ConfoundResidualizer(CONFOUNDS).fit(X).transform(X, confounds=X),
             "got a table in transform, and fit took them from columns of X",
         ),

@@ -62,7 +62,14 @@ def settle(X: Any, named: Terms | None, table: Any, keep: Terms = ()) -> Roles:
         confounds = (
             tuple(named) if named is not None else tuple(name for name in columns if name not in _names(keep, "keep"))
         )
-        return _checked(Roles("table", confounds, tuple(keep)), list(columns))
+        roles = _checked(Roles("table", confounds, tuple(keep)), list(columns))
+        twice = [name for name in _names((*confounds, *keep), "confounds") if is_frame(X) and name in X.columns]
+        if twice:
+            raise TableError(
+                f"confounds given beside X must not be among its columns too; got {', '.join(map(repr, twice))}. Leave "
+                "them out of X, or name them in the constructor and pass X alone."
+            )
+        return roles
     if named is None:
         if len(keep):
             raise OptionError("keep must come with confounds; got none. Name them, or pass fit(X, y, confounds=table).")

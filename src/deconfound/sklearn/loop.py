@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -9,6 +10,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from deconfound.errors import OptionError
 from deconfound.layers import alternating_step, split_parameters
 from deconfound.surgery import NormalizedModel
 
@@ -78,6 +80,10 @@ def train(
             best, best_loss, best_epoch = _state(model), held_out, number
         elif number - best_epoch >= schedule.patience:
             break
+    if not math.isfinite(history[-1].training if validation is None else best_loss):
+        raise OptionError(
+            f"lr must let training reach a finite loss; got none at lr={schedule.lr}. Choose a smaller one."
+        )
     if validation is not None:
         _restore(model, best)
     model.eval()

@@ -1,0 +1,92 @@
+"""The network inside an estimator: the user's own, where its layers go, and how training ends."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from torch import nn
+
+from deconfound.sklearn import DeconfoundedClassifier
+from tests.sklearn_.people import CONFOUNDS, make_people
+
+FAST = {"epochs": 3, "hidden": (8,), "random_state": 0}
+
+
+class TwoLogits(nn.Module):
+    """A user's network: images in, a logit for each class out."""
+
+    def __init__(self, shape, outputs):
+        super().__init__()
+        assert outputs == 1
+        self.convolution = nn.Conv2d(shape[0], 4, 3)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.convolution(x).relu().mean((2, 3)))
+
+
+def test_a_network_class_sees_images_and_may_give_both_logits():
+    rng = np.random.default_rng(0)
+    dx = np.arange(60) % 2
+    images = rng.normal(size=(60, 1, 6, 6)) + dx[:, None, None, None]
+    table = {"age": rng.normal(60 + 5 * dx, 8)}
+    model = DeconfoundedClassifier(network=TwoLogits, epochs=30, lr=0.02, random_state=0)
+    model.fit(images, dx, confounds=table)
+    assert [place.path for place in model.model_.plan.places] == ["head"]
+    assert next(model.model_.parameters()).dtype == torch.float32
+    assert model.decision_function(images, confounds=table).shape == (60,)
+    assert model.score(images, dx, confounds=table) > 0.9
+    flat = DeconfoundedClassifier(**FAST).fit(images, dx, confounds=table)
+    assert flat.model_.network.hidden1.in_features == 36
+
+
+def test_a_module_is_copied_and_starts_from_its_own_weights():
+    X, dx = make_people(80)
+    network = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1)).double()
+    before = [parameter.clone() for parameter in network.parameters()]
+    model = DeconfoundedClassifier(CONFOUNDS, network=network, at="0", **FAST)
+    model.set_params(lr=1e-12, weight_decay=0.0).fit(X, dx)
+    assert list(model.model_.layers) == ["0"]
+    pairs = zip(network.parameters(), before, model.model_.network.parameters(), strict=True)
+    for now, then, trained in pairs:
+        assert torch.equal(now, then)
+        torch.testing.assert_close(trained, then, atol=1e-8, rtol=0)
+    assert clone(model).network is not network
+
+
+def test_layer_options_reach_normalize():
+    X, dx = make_people(80)
+    options = {"gradient": "frozen", "where": "before"}
+    model = DeconfoundedClassifier(CONFOUNDS, at="output", layer_options=options, **FAST).fit(X, dx)
+    assert model.model_.layers["output"].gradient == "frozen"
+    assert model.model_.plan.places[0].where == "before"
+
+
+@pytest.mark.parametrize("layer", ["pmdn-joint", "pmdn-alternating"])
+def test_layers_with_trainable_beta_are_trained(layer):
+    X, dx = make_people(80)
+    model = DeconfoundedClassifier(CONFOUNDS, layer=layer, **FAST).fit(X, dx)
+    assert all(module.beta.abs().max() > 0 for module in model.model_.layers.values())
+
+
+def test_training_stops_on_held_out_rows_and_goes_back_to_the_best_epoch():
+    X, dx = make_people(120)
+    noise = np.random.default_rng(0).permutation(dx)
+    options = {"hidden": (32,), "lr": 0.02, "random_state": 0}
+    model = DeconfoundedClassifier(CONFOUNDS, epochs=60, patience=5, **options).fit(X, noise)
+    losses = [epoch.validation for epoch in model.history_]
+    best = int(np.argmin(losses)) + 1
+    assert len(losses) == best + 5 < 60
+    again = DeconfoundedClassifier(CONFOUNDS, epochs=best, patience=60, **options).fit(X, noise)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    through = DeconfoundedClassifier(CONFOUNDS, epochs=8, early_stopping=False, **options).fit(X, noise)
+    assert [epoch.validation for epoch in through.history_] == [None] * 8
+
+
+def test_verbose_prints_the_losses(capsys):
+    X, dx = make_people(80)
+    DeconfoundedClassifier(CONFOUNDS, verbose=True, **FAST).fit(X, dx)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("epoch 1/3: loss 0.")
+    assert "validation" in lines[0]
