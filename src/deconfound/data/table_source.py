@@ -67,9 +67,8 @@ def open_table(
         content, people = joined(path, content, Path(str(table)), people, id)
     chosen = _features(path, content, features, {*roles, *([id] if id else [])})
     values = np.column_stack([content[name].astype(np.float32) for name in chosen])
-    everything = content if people is None else {**content, **people}
-    unused = {name: column for name, column in everything.items() if name not in chosen or name in (people or {})}
-    return TableSource(values, chosen, unused, fingerprint([path, *([Path(str(table))] if table else [])]))
+    everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
+    return TableSource(values, chosen, everything, fingerprint([path, *([Path(str(table))] if table else [])]))
 
 
 def read_table(path: str | Path, text: Sequence[str] = ()) -> Columns:

@@ -101,9 +101,10 @@ def _dot(dot: Dot, name: str, x: object, y: float) -> str:
 
 def _scale(low: float, high: float) -> tuple[float, float, float]:
     """Round ends and a round step that hold these numbers in four steps or so."""
-    span = max(high - low, 1e-6)
-    power = 10 ** math.floor(math.log10(span / 3))
-    step = next(power * k for k in (1, 2, 5, 10) if span / (power * k) <= 3)
+    if high - low < 1e-9:
+        low, high = low - 0.01, high + 0.01
+    power = 10 ** math.floor(math.log10((high - low) / 3))
+    step = next(power * k for k in (1, 2, 5, 10) if (high - low) / (power * k) <= 3)
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
 
 

@@ -127,25 +127,25 @@ def _parallel(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
             ended.add(number)
             yield outcome
     except joblib.externals.loky.process_executor.TerminatedWorkerError:
-        for number, job in enumerate(jobs):
-            if number not in ended:
-                yield _alone(joblib, job)
+        yield from _one_by_one(joblib, [job for number, job in enumerate(jobs) if number not in ended])
 
 
 def _numbered(number: int, job: Job) -> tuple[int, Outcome]:
     return number, run_job(job)
 
 
-def _alone(joblib: Any, job: Job) -> Outcome:
-    executor = joblib.externals.loky.ProcessPoolExecutor(1)
-    try:
-        outcome: Outcome = executor.submit(run_job, job).result()
-        return outcome
-    except joblib.externals.loky.process_executor.TerminatedWorkerError as error:
-        text = "its process was killed, twice; often the memory was not enough. Use fewer --jobs or a smaller batch."
-        return Outcome(job, text, str(error))
-    finally:
-        executor.shutdown(kill_workers=True)
+def _one_by_one(joblib: Any, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    """Jobs in a process beside this one, a new one after each that dies."""
+    loky = joblib.externals.loky
+    executor = loky.ProcessPoolExecutor(1)
+    for job in jobs:
+        try:
+            yield executor.submit(run_job, job).result()
+        except loky.process_executor.TerminatedWorkerError as error:
+            text = "its process was killed, twice; often memory is short. Use fewer --jobs or a smaller batch."
+            yield Outcome(job, text, str(error))
+            executor = loky.ProcessPoolExecutor(1)
+    executor.shutdown()
 
 
 def _submitted(jobs: Sequence[Job], cluster: Cluster) -> Iterator[Outcome]:

@@ -168,7 +168,7 @@ class FoldData:
             part = slice(start, start + AT_ONCE)
             rows = self.train.rows[part]
             controls = None if self.train.controls is None else self.train.controls[part]
-            table = {name: np.asarray(values)[rows] for name, values in self.problem.source.table.items()}
+            table = self.problem.table_at(rows)
             yield TrainingBatch(self.samples(rows), self.train.metadata[part], self.train.target[part], controls, table)
 
 

@@ -1,0 +1,150 @@
+"""The commands as a user gives them."""
+
+import json
+import re
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import deconfound.cli as cli
+from deconfound.errors import DeconfoundError
+from tests.training import tiny
+
+ASK = CliRunner()
+
+
+def ask(*words):
+    """The output of a command that ends well; an error of the library is raised as it is."""
+    done = ASK.invoke(cli.app, list(map(str, words)), catch_exceptions=True)
+    if isinstance(done.exception, DeconfoundError):
+        raise done.exception
+    assert done.exit_code == 0, (done.output, done.exception)
+    return re.sub(r"\s+", " ", done.output)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+SHORT = (
+    "training.epochs=3",
+    "training.batch_size=16",
+    "splits.folds=2",
+    "network.options.hidden=[8]",
+    "training.accelerator=cpu",
+)
+
+
+def test_from_a_table_to_predictions(here):
+    tiny.write(here)
+    said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,sex,site", "--id", "id")
+    assert "72 rows, samples of shape (6,)" in said
+    assert "dx: control 36, asd 36; a high score means asd" in said
+    assert "the confounds explain" in said
+    assert "wrote config.yaml; next: deconfound fit config.yaml" in said
+    config = yaml.safe_load((here / "config.yaml").read_text())
+    assert config["design"]["confounds"] == ["age", "sex", "site"]
+    assert config["splits"]["stratify"] == ["dx", "site"]
+
+    said = ask("fit", "config.yaml", *SHORT)
+    assert "pmdn · 2 folds" in said
+    assert "wrote runs/run/results.json" in said
+    assert "all 2 folds are finished already" in ask("fit", "config.yaml", *SHORT)
+
+    said = ask("predict", "runs/run", "table.csv", "--out", "answers.csv")
+    assert "72 of 72 rows carry ids that the run has seen" in said
+    assert len((here / "answers.csv").read_text().split()) == 73
+
+
+def test_compare_writes_one_report(here):
+    tiny.write(here, tiny.cohort(100))
+    ask("init", "table.csv", "--label", "dx", "--confounds", "age,site", "--id", "id")
+    said = ask(
+        "compare", "config.yaml", *SHORT, "run.folder=runs/all", "compare.permutations=39", "compare.bootstraps=40",
+        "--methods", "none,input-residualize", "--seeds", "0,1",
+    )  # fmt: skip
+    assert "differences to none" in said
+    assert "none reaches AUC" in said
+    assert "wrote runs/all/report.html and results.json" in said
+    assert [line["name"] for line in json.loads((here / "runs/all/results.json").read_text())["lines"]] == [
+        "none",
+        "input-residualize",
+    ]
+    assert "What each method costs" in (here / "runs/all/report.html").read_text()
+
+
+def test_a_method_that_fails_is_reported_after_the_others_are_compared(here):
+    tiny.write(here, tiny.cohort(100))
+    ask("init", "table.csv", "--label", "dx", "--confounds", "age,sex", "--id", "id")
+    words = (
+        "compare",
+        "config.yaml",
+        *SHORT,
+        "compare.permutations=39",
+        "compare.bootstraps=40",
+        "--methods",
+        "none,combat",
+    )
+    with pytest.raises(
+        DeconfoundError, match=r"got 2 that failed, first combat-seed-0 fold 0: site must be a categorical"
+    ):
+        ask(*words)
+    assert [line["name"] for line in json.loads((here / "runs/run/results.json").read_text())["lines"]] == ["none"]
+
+
+def test_init_notices_what_matters(here):
+    frame = tiny.cohort(60, scans=2).rename(columns={"person": "subject"})
+    frame["education"] = 12.0
+    frame.loc[[1, 2, 3], "education"] = [9.0, 16.0, float("nan")]
+    frame.loc[0, "f4"] = None
+    frame["f5"] = 1.0
+    frame["twin"] = frame["age"] * 2 + 1
+    frame.loc[frame.index[:3], "site"] = "tiny"
+    frame.loc[5, "dx"] = None
+    tiny.write(here, frame)
+    said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,twin,site,education")
+    for text in (
+        "dx is missing in 1 rows: they are left out",
+        "subject names 30 people, 30 of them in several rows: each stays in one fold",
+        "education is missing in 1 rows: their mean is used",
+        "1 features do not vary: f5",
+        "1 features have empty cells (1): their mean is used",
+        "age and twin overlap: R² 1.00",
+        "site has only 3 rows at tiny",
+        "site has levels with fewer rows than folds: tiny (3)",
+    ):
+        assert text in said, text
+    config = yaml.safe_load((here / "config.yaml").read_text())
+    assert config["data"]["person"] == "subject"
+    assert (config["design"]["missing"], config["data"]["missing_features"]) == ("mean", "mean")
+    assert "subject" not in (config["data"].get("features") or [])
+
+
+def test_init_refuses_absent_columns_and_files_that_are_there(here):
+    tiny.write(here)
+    with pytest.raises(DeconfoundError) as caught:
+        ask("init", "table.csv", "--label", "dxx", "--confounds", "agee,sex")
+    assert "--label must be columns of the table; got 'dxx', which it lacks. Did you mean 'dx'?" in str(caught.value)
+    assert "Did you mean 'age'?" in str(caught.value)
+    (here / "config.yaml").write_text("mine")
+    with pytest.raises(DeconfoundError, match="Add --force to overwrite it"):
+        ask("init", "table.csv", "--label", "dx", "--confounds", "age")
+    assert (here / "config.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["init", "fit", "compare", "predict"])
+def test_every_command_helps_with_examples(command):
+    said = ask(command, "--help")
+    assert "Examples" in said
+    assert f"deconfound {command}" in said
+
+
+def test_slurm_options_reach_submitit(here):
+    found = cli.compare.__globals__["cluster_of"](True, ["slurm_partition=gpu", "timeout_min=120"])
+    assert (found.name, dict(found.parameters)) == ("slurm", {"slurm_partition": "gpu", "timeout_min": 120})
+    with pytest.raises(DeconfoundError, match="--slurm-with must be KEY=VALUE; got 'gpu'"):
+        cli.compare.__globals__["cluster_of"](True, ["gpu"])

@@ -1,0 +1,137 @@
+"""Methods side by side: the same folds, paired differences, and a page that only reads the results."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from deconfound.errors import OptionError
+from deconfound.metrics import within_group_dcor_sqr
+from deconfound.report.comparison import comparison_page, sentences
+from deconfound.report.forest import Dot, Panel, forest
+from deconfound.training.comparison import compare, entries
+from deconfound.training.jobs import execute, plan
+from tests.training import tiny
+
+METHODS = ["none", "input-residualize"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two methods and two seeds on confounded rows: the config, its entries, results and audit."""
+    folder = tmp_path_factory.mktemp("compared")
+    config = tiny.config(
+        tiny.write(folder, tiny.cohort(160)),
+        folder / "runs",
+        training={"epochs": 10, "lr": 0.02},
+        splits={"folds": 3},
+        compare={"methods": METHODS, "seeds": [0, 1], "permutations": 39, "bootstraps": 40},
+    )
+    lines = entries(config)
+    jobs, done = plan([run for line in lines for run in line.runs.values()])
+    assert (len(jobs), done) == (12, 0)
+    assert [outcome.error for outcome in execute(jobs)] == [None] * 12
+    content, audited = compare(config, lines)
+    return folder / "runs", config, content, audited
+
+
+def test_differences_are_those_of_the_same_folds_and_seeds(compared):
+    folder, _, content, _ = compared
+    values = {method: [] for method in METHODS}
+    for method in METHODS:
+        for seed in (0, 1):
+            for fold in json.loads((folder / f"{method}-seed-{seed}" / "results.json").read_text())["folds"]:
+                values[method].append(fold["metrics"]["auc"])
+    found = content["lines"][1]["measures"]["auc"]
+    assert found["mean"] == pytest.approx(np.mean(values["input-residualize"]))
+    assert found["difference"]["mean"] == pytest.approx(np.mean(values["input-residualize"]) - np.mean(values["none"]))
+    assert found["sets"] == 6  # every seed draws its own three folds
+    assert content["lines"][0]["measures"]["auc"]["difference"]["mean"] == 0
+
+
+def test_what_is_left_is_measured_within_label_groups_of_each_test_set(compared):
+    folder, config, content, _ = compared
+    table = pd.read_csv(config.data.source)
+    values = []
+    for seed in (0, 1):
+        for fold in range(3):
+            said = pd.read_csv(folder / f"none-seed-{seed}" / f"fold-{fold}" / "predictions.csv")
+            age = torch.tensor(table["age"].to_numpy()[said["row"]])
+            groups = torch.tensor((said["dx"] == "asd").to_numpy())
+            values.append(float(within_group_dcor_sqr(torch.tensor(said["logit_dx"].to_numpy()), age, groups)))
+    assert content["lines"][0]["measures"]["left/outputs/age"]["mean"] == pytest.approx(np.mean(values))
+
+
+def test_a_classical_regression_leaves_less_of_age_and_site_than_nothing(compared):
+    _, _, content, audited = compared
+    plain, cleared = (line["measures"] for line in content["lines"])
+    for name, factor in (("age", 2), ("site", 1)):
+        assert plain[f"left/features/{name}"]["mean"] > factor * cleared[f"left/features/{name}"]["mean"]
+    assert audited.about["models"] == METHODS
+    assert audited.about["fold"] == "test fold"
+
+
+def test_the_page_is_made_from_the_results_alone(compared):
+    folder, _, content, _ = compared
+    page = comparison_page(json.loads((folder / "results.json").read_text()))
+    assert page == comparison_page(content)
+    for text in (
+        "What each method costs, and what it leaves",
+        "The audit of each method",
+        "Nadeau and Bengio 2003",
+        "<svg",
+    ):
+        assert text in page
+    assert "{{" not in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+    for sentence in sentences(content):
+        assert sentence.split("(")[0] in page
+    auc = content["lines"][0]["measures"]["auc"]["mean"]
+    assert f"{auc:.3f}" in page
+
+
+def test_more_methods_do_not_repeat_finished_runs(compared):
+    folder, config, _, _ = compared
+    more = tiny.config(
+        config.data.source,
+        folder,
+        training={"epochs": 10, "lr": 0.02},
+        splits={"folds": 3},
+        compare={"methods": [*METHODS, "batchnorm"], "seeds": [0, 1], "permutations": 39, "bootstraps": 40},
+    )
+    jobs, done = plan([run for line in entries(more) for run in line.runs.values()])
+    assert (len(jobs), done) == (6, 12)
+    assert {job.config.method.name for job in jobs} == {"batchnorm"}
+
+
+def test_batch_sizes_are_lines_of_their_own(tmp_path):
+    config = tiny.config(tiny.write(tmp_path), tmp_path / "runs", compare={"methods": ["none"], "batch_sizes": [8, 32]})
+    lines = entries(config)
+    assert [line.name for line in lines] == ["none, batch 8", "none, batch 32"]
+    assert [run.training.batch_size for line in lines for run in line.runs.values()] == [8, 32]
+
+
+def test_a_comparison_that_cannot_be_made_is_refused_before_training(tmp_path):
+    options = {"methods": ["nonee", "mdn"], "seeds": [], "bootstraps": 3}
+    with pytest.raises(OptionError) as caught:
+        entries(tiny.config(tiny.write(tmp_path), tmp_path / "runs", compare=options))
+    for said in (
+        "got 'nonee'. Did you mean 'none'?",
+        "compare.seeds must name at least one",
+        "bootstraps must be at least",
+    ):
+        assert said in str(caught.value)
+
+
+def test_the_figure_holds_every_value_and_survives_missing_ones():
+    missing = Dot(math.nan, math.nan, math.nan)
+    panel = Panel("a < b", "note", (Dot(0.1, 0.0, 0.2), Dot(-0.3, math.nan, math.nan), missing))
+    drawn = forest(["x", "y & z", "w"], [panel], "figure")
+    assert drawn.count("<circle") == 2
+    assert "x: a &lt; b 0.100 (0.000 to 0.200)" in drawn
+    assert "y &amp; z" in drawn
+    assert "nan" not in drawn
+    assert "<circle" in forest(["x"], [Panel("alone", "", (Dot(0.0, 0.0, 0.0),))], "no spread")

@@ -1,0 +1,155 @@
+"""A config is read as a whole: every fault at once, each with the nearest valid name."""
+
+import re
+
+import pytest
+
+from deconfound.design import Interaction, Polynomial, Spline
+from deconfound.design.terms import Linear
+from deconfound.errors import OptionError
+from deconfound.training.checking import look
+from deconfound.training.config import Config
+from deconfound.training.loading import config_from, load_config
+from deconfound.training.problem import open_problem
+from deconfound.training.terms import read_terms
+from tests.training import tiny
+
+YAML = """
+data: {source: table.csv, label: dx}
+design: {confounds: [age, site]}
+method: mdn
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    tiny.write(tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(YAML)
+    return path
+
+
+def test_a_config_is_read_with_its_defaults_and_paths_beside_the_file(file):
+    config = load_config(file)
+    assert config.method.name == "mdn"
+    assert config.data.source == str(file.parent / "table.csv")
+    assert config.training.lr == 1e-3
+    assert config_from(config.to_dict()) == config
+
+
+def test_overrides_are_yaml_and_reach_into_sections(file):
+    config = load_config(
+        file, ["training.lr=1e-2", "splits.folds=3", "method.options.pmdn.layer_norm=true", "compare.seeds=[0,1]"]
+    )
+    assert (config.training.lr, config.splits.folds, config.compare.seeds) == (0.01, 3, (0, 1))
+    assert config.method.name == "mdn"
+    assert config.method.options == {"pmdn": {"layer_norm": True}}
+
+
+def test_all_faults_come_at_once_with_the_nearest_name(file):
+    wrong = ["metod=mdn", "training.lrr=1", "training.batch_size=big", "training.loss=focl", "splits.validation=2",
+             "design.confounds=[aeg, site]", "network.name=mpl", "method.options.mdn.momentun=0.5"]  # fmt: skip
+    with pytest.raises(OptionError) as caught:
+        load_config(file, wrong, look)
+    text = str(caught.value)
+    assert "has 8 faults" in text
+    for said in (
+        "the config must hold known keys; got 'metod'. Did you mean 'method'?",
+        "training must hold known keys; got 'lrr'. Did you mean 'lr'?",
+        "training.batch_size must be a whole number; got 'big'.",
+        "got 'focl'. Did you mean 'focal'?",
+        "design.confounds must be columns of the table; got 'aeg', which it lacks. Did you mean 'age'?",
+        "got 'mpl'. Did you mean 'mlp'?",
+        "got 'momentun'. Did you mean 'momentum'?",
+        "splits.validation must be above 0 and at most 0.5; got 2",
+    ):
+        assert said in text
+
+
+def test_a_key_in_the_wrong_section_is_pointed_home(file):
+    with pytest.raises(OptionError, match=re.escape("got 'epochs'. Did you mean 'training.epochs'?")):
+        load_config(file, ["epochs=3"])
+
+
+def test_what_must_be_given_is_named(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("network: mlp\n")
+    with pytest.raises(OptionError) as caught:
+        load_config(path)
+    for key in ("data.source", "data.label", "design.confounds"):
+        assert f"{key} must be given; got nothing." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("data: [", "must be YAML"), ("- 1", "must hold sections"), (None, "Make one with `deconfound init`")],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path, text, said):
+    path = tmp_path / "config.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(OptionError, match=re.escape(said)):
+        load_config(path)
+
+
+def test_terms_are_read_as_the_library_writes_them():
+    terms, faults = read_terms(
+        ["age", "spline(age, 3)", "poly(age)", "age:sex", {"age": "spline"}, {"age": {"poly": 3}}, {"a": 1, "b": 2}],
+        "x",
+    )
+    expected = [Linear("age"), Spline("age", 3), Polynomial("age"), Interaction("age", "sex"), Spline("age"),
+                Polynomial("age", 3)]  # fmt: skip
+    assert terms == expected
+    assert [read_terms([str(term)], "")[0] for term in expected] == [[term] for term in expected]
+    assert len(faults) == 1
+    assert "must hold columns or terms such as age, spline(age, 4)" in faults[0]
+
+
+def test_every_key_of_a_section_is_documented():
+    for section in Config.__dataclass_fields__.values():
+        kind = section.default_factory if callable(section.default_factory) else None
+        if kind is None:
+            continue
+        for key in kind.__dataclass_fields__:
+            assert f"        {key}: " in kind.__doc__, (kind.__name__, key)
+
+
+def test_absent_columns_of_every_role_are_told_together(tmp_path):
+    path = tiny.write(tmp_path)
+    config = tiny.config(
+        path,
+        tmp_path / "run",
+        data={"label": "dxx", "person": "persn", "controls": {"dx": "healthy"}},
+        splits={"kind": "leave-one-out", "column": "sit"},
+    )
+    with pytest.raises(OptionError) as caught:
+        open_problem(config)
+    levels = "data.controls must name a level of 'dx'; got 'healthy'. It has: asd, control."
+    for said in ("'dx'?", "'person'?", "'site'?", levels):
+        assert said in str(caught.value)
+
+
+def test_a_level_without_training_rows_is_found_before_training(tmp_path):
+    frame = tiny.cohort()
+    frame.loc[0, "site"] = "D"
+    config = tiny.config(tiny.write(tmp_path, frame), tmp_path / "run")
+    with pytest.raises(OptionError, match=r"(?s)fold \d: .*site"):
+        open_problem(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_empty_features_are_told_or_filled(tmp_path):
+    frame = tiny.cohort()
+    frame.loc[3, "f2"] = None
+    path = tiny.write(tmp_path, frame)
+    with pytest.raises(OptionError, match=r"got empty cells in 1 columns: f2 \(1\)"):
+        open_problem(tiny.config(path, tmp_path / "run"))
+    assert open_problem(tiny.config(path, tmp_path / "run", data={"missing_features": "mean"}))
+
+
+def test_a_site_that_is_left_out_may_be_unseen(tmp_path):
+    path = tiny.write(tmp_path)
+    problem = open_problem(tiny.config(path, tmp_path / "run", splits={"kind": "leave-one-out", "column": "site"}))
+    assert problem.config.design.unseen == "mean"
+    assert [fold.name for fold in problem.folds] == ["A", "B", "C"]
+    assert open_problem(tiny.config(path, tmp_path / "run")).config.design.unseen == "error"

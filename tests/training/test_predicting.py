@@ -1,0 +1,127 @@
+"""A finished run answers for people it has never seen, with its own designs, scaling and networks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from deconfound.errors import OptionError, RunError, TableError
+from deconfound.methods import METHODS
+from deconfound.training.predicting import predict
+from deconfound.training.run import fit
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of PMDN, and the table it was made from."""
+    folder = tmp_path_factory.mktemp("predict")
+    path = tiny.write(folder, tiny.cohort(90))
+    fit(tiny.config(path, folder / "run"))
+    return folder / "run", path
+
+
+def test_one_fold_predicts_its_test_rows_as_it_did(run, tmp_path):
+    folder, path = run
+    said = pd.read_csv(folder / "fold-1" / "predictions.csv")
+    table = pd.read_csv(path, dtype={"id": str}).iloc[said["row"]].drop(columns="dx")
+    found = predict(folder, tiny.write(tmp_path, table, "new.csv"), fold=1)
+    assert list(found.ids) == table["id"].tolist()
+    assert found.seen == len(table)
+    assert torch.allclose(found.scores[:, 0], torch.tensor(said["score_dx"].to_numpy()), atol=1e-6)
+    assert found.spread.isnan().all()
+
+
+def test_all_folds_together_are_their_mean(run, tmp_path):
+    folder, _ = run
+    path = tiny.write(tmp_path, tiny.cohort(20, seed=9).assign(id=[f"new{i}" for i in range(20)]), "new.csv")
+    each = torch.stack([predict(folder, path, fold=fold).scores for fold in range(2)])
+    both = predict(folder, path)
+    assert torch.allclose(both.scores, each.mean(0))
+    assert torch.allclose(both.spread, each.std(0))
+    assert both.seen == 0
+    lines = both.to_csv().split("\n")
+    assert lines[0] == "id,score_dx,score_sd_dx,predicted_dx"
+    assert lines[1].startswith("new0,")
+    assert lines[1].split(",")[-1] in ("asd", "control")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "pmdn"])
+def test_every_method_comes_back_from_its_files(tmp_path, method):
+    path = tiny.write(tmp_path, tiny.cohort(90))
+    fit(tiny.config(path, tmp_path / "run", method={"name": method}, training={"epochs": 1, "batch_size": 30}))
+    said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv")
+    table = pd.read_csv(path, dtype={"id": str}).iloc[said["row"]].drop(columns="dx")
+    found = predict(tmp_path / "run", tiny.write(tmp_path, table, "new.csv"), fold=0)
+    assert torch.allclose(found.scores[:, 0], torch.tensor(said["score_dx"].to_numpy()), atol=1e-5)
+
+
+def test_a_quantity_is_predicted_in_its_own_units(tmp_path):
+    path = tiny.write(tmp_path)
+    config = tiny.config(
+        path, tmp_path / "run", data={"label": "age"}, design={"confounds": ["sex"]}, method={"name": "none"}
+    )
+    fit(config)
+    found = predict(tmp_path / "run", path)
+    assert 50 < float(found.scores.mean()) < 75
+    assert found.to_csv().startswith("id,prediction_age,prediction_sd_age\n")
+
+
+def test_images_are_read_from_beside_the_table(tmp_path):
+    frame = tiny.cohort(60)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32))
+    table = tiny.write(tmp_path, frame[["id", "dx", "age", "sex", "site"]])
+    fit(tiny.config(tmp_path / "x.npy", tmp_path / "run", data={"table": str(table)}))
+    np.save(tmp_path / "new.npy", np.zeros((5, 6), dtype=np.float32))
+    people = tiny.write(tmp_path, frame[["age", "sex", "site"]].iloc[:5], "people.csv")
+    assert predict(tmp_path / "run", people, tmp_path / "new.npy").scores.shape == (5, 1)
+    np.save(tmp_path / "wide.npy", np.zeros((5, 7), dtype=np.float32))
+    with pytest.raises(TableError, match=r"samples must have the shape \(6,\) of the run's; got \(7,\)"):
+        predict(tmp_path / "run", people, tmp_path / "wide.npy")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda frame: frame.drop(columns="site"),
+            "confounds must be columns of the table; got 'site', which it lacks",
+        ),
+        (
+            lambda frame: frame.drop(columns="f3"),
+            "data.features must be columns of the table; got 'f3', which it lacks",
+        ),
+        (lambda frame: frame.assign(site="Z"), "column 'site' must hold levels seen in fit"),
+        (lambda frame: frame.assign(f1=np.nan), "features must be filled in every row; got an empty 'f1' in row 0"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_refused(run, tmp_path, change, said):
+    frame = change(tiny.cohort(12).drop(columns="dx"))
+    with pytest.raises(TableError, match=said):
+        predict(run[0], tiny.write(tmp_path, frame, "new.csv"))
+
+
+def test_a_method_that_reads_no_confounds_needs_none(tmp_path):
+    path = tiny.write(tmp_path)
+    fit(tiny.config(path, tmp_path / "run", method={"name": "none"}))
+    bare = tiny.cohort(10)[[f"f{k}" for k in range(6)]]
+    assert predict(tmp_path / "run", tiny.write(tmp_path, bare, "new.csv")).scores.shape == (10, 1)
+
+
+def test_broken_runs_are_told(run, tmp_path):
+    folder, path = run
+    with pytest.raises(RunError, match=r"must be the folder of a run; got no run\.json there"):
+        predict(tmp_path, path)
+    with pytest.raises(OptionError, match="--fold must be between 0 and 1; got 7"):
+        predict(folder, path, fold=7)
+    checkpoint = folder / "fold-1" / "checkpoint.pt"
+    content = checkpoint.read_bytes()
+    try:
+        checkpoint.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(RunError, match=r"checkpoint\.pt must be as the run wrote it"):
+            predict(folder, path)
+        checkpoint.unlink()
+        with pytest.raises(RunError, match=r"checkpoint\.pt must be readable"):
+            predict(folder, path)
+    finally:
+        checkpoint.write_bytes(content)

@@ -1,0 +1,121 @@
+"""Folds: nothing of the test rows is seen before they are predicted."""
+
+import numpy as np
+import pytest
+
+from deconfound.errors import OptionError, TableError
+from deconfound.training.batches import Order
+from deconfound.training.config import Splits
+from deconfound.training.problem import fold_data, open_problem
+from deconfound.training.run import fit
+from deconfound.training.splits import deal, folds, stratum_codes
+from tests.training import tiny
+
+
+def divided(options, frame, person=None, seed=0):
+    strata = stratum_codes([frame["dx"].to_numpy()])
+    table = {name: frame[name].to_numpy() for name in frame}
+    return folds(options, table, np.ones(len(frame), dtype=bool), strata, person, seed)
+
+
+@pytest.mark.parametrize("scans", [1, 3])
+def test_folds_cover_all_rows_once_and_share_no_person(scans):
+    frame = tiny.cohort(120, scans=scans)
+    found = divided(Splits(folds=4), frame, "person")
+    assert sorted(np.concatenate([fold.test for fold in found]).tolist()) == list(range(120))
+    for fold in found:
+        parts = [fold.train, fold.validation, fold.test]
+        assert sum(map(len, parts)) == 120
+        people = [set(frame["person"].to_numpy()[part]) for part in parts]
+        assert sum(map(len, people)) == len(set.union(*people))
+
+
+def test_strata_are_spread_to_within_one_row():
+    strata = np.array([0] * 50 + [1] * 23 + [2] * 7 + [3] * 2)
+    part = deal(strata, np.arange(len(strata)), 5, seed=1)
+    for stratum in range(4):
+        counts = np.bincount(part[strata == stratum], minlength=5)
+        assert counts.max() - counts.min() <= 1
+    sizes = np.bincount(part)
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_the_division_follows_the_seed_and_nothing_else():
+    frame = tiny.cohort()
+    same, again, other = (divided(Splits(folds=3), frame, seed=seed)[0].test.tolist() for seed in (1, 1, 2))
+    assert same == again != other
+    assert divided(Splits(folds=3, seed=1), frame, seed=9)[0].test.tolist() == same
+
+
+def test_a_column_can_hold_the_folds():
+    frame = tiny.cohort(60)
+    frame["part"] = np.arange(60) % 12
+    found = divided(Splits(kind="column", column="part"), frame)
+    assert [fold.name for fold in found] == [str(number) for number in range(12)]
+    assert (found[10].test % 12 == 10).all()
+
+
+def test_leaving_a_site_out_that_a_person_visited_twice_is_refused():
+    frame = tiny.cohort(60, scans=2)
+    frame["site"] = ["A", "B"] * 30
+    with pytest.raises(TableError, match="splits must keep a person in one fold; got 30 people"):
+        divided(Splits(kind="leave-one-out", column="site"), frame, "person")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Splits(folds=100), "splits.folds must be between 2 and the 72 people; got 100"),
+        (Splits(folds=72, validation=0.01), "must have at least 100 people to train on"),
+        (Splits(kind="column"), "splits.column must be given"),
+    ],
+)
+def test_impossible_divisions_are_refused(options, said):
+    with pytest.raises((OptionError, TableError), match=said):
+        divided(options, tiny.cohort())
+
+
+def test_batches_are_of_nearly_one_size_and_hold_every_row_once():
+    order = Order(65, 16, seed=3)
+    batches = list(order)
+    assert sorted(row for batch in batches for row in batch) == list(range(65))
+    assert {len(batch) for batch in batches} == {13}
+    order.set_epoch(1)
+    assert list(order) != batches
+    order.set_epoch(0)
+    assert list(order) == batches
+
+
+@pytest.mark.parametrize("method", ["none", "input-residualize", "pmdn"])
+def test_changing_the_test_rows_changes_nothing_that_was_fitted(tmp_path, method):
+    frame = tiny.cohort()
+    path = tiny.write(tmp_path, frame)
+    first = tiny.config(path, tmp_path / "a", method={"name": method})
+    test = open_problem(first).folds[0].test
+    changed = frame.copy()
+    random = np.random.default_rng(0)
+    for name in ("f0", "f3", "age"):
+        changed.loc[test, name] = random.normal(100, 50, len(test))
+    changed.loc[test, "sex"] = changed.loc[test, "sex"].map({"F": "M", "M": "F"})
+    second = tiny.config(tiny.write(tmp_path, changed, "changed.csv"), tmp_path / "b", method={"name": method})
+    before, after = fold_data(open_problem(first), 0), fold_data(open_problem(second), 0)
+    assert before.design.to_json() == after.design.to_json()
+    assert before.scaler.to_dict() == after.scaler.to_dict()
+    fit(first)
+    fit(second)
+    weights = [(tmp_path / name / "fold-0" / "checkpoint.pt").read_bytes() for name in "ab"]
+    histories = [(tmp_path / name / "fold-0" / "history.csv").read_text() for name in "ab"]
+    said = [(tmp_path / name / "fold-0" / "predictions.csv").read_text() for name in "ab"]
+    assert weights[0] == weights[1]
+    assert histories[0] == histories[1]
+    assert said[0] != said[1]  # the change did reach the test rows
+    other = [(tmp_path / name / "fold-1" / "checkpoint.pt").read_bytes() for name in "ab"]
+    assert other[0] != other[1]  # where they are training rows it matters
+
+
+def test_labels_of_the_test_rows_are_not_in_their_metadata(tmp_path):
+    data = fold_data(open_problem(tiny.config(tiny.write(tmp_path), tmp_path / "run")), 0)
+    roles = [column.role for column in data.design.columns]
+    keep = [index for index, role in enumerate(roles) if role == "keep"]
+    assert data.test.metadata[:, keep].isnan().all()
+    assert not data.train.metadata.isnan().any()
