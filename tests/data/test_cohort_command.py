@@ -22,7 +22,7 @@ def test_the_command_writes_a_folder_that_is_read_as_scans_and_shows_table_one(t
     result = run(tmp_path / "bids", "--size", 16, "--people", 20, "--seed", 3)
     assert result.exit_code == 0
     shown = " ".join(result.stdout.split())
-    assert re.search(r"UCSF.*\(156\)", shown)
+    assert re.search(r"UCSF . simulated . 3 .* paper . 156 ", shown)
     assert "Best possible accuracy: 80.0% without confounds, 86.9% with the site's help." in shown
     assert "wrote 20 scans to" in shown
     scans = open_scans(tmp_path / "bids", cache=tmp_path / "cache", shape=(16, 16, 16), progress=False)

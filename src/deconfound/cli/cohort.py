@@ -56,15 +56,13 @@ def _table(columns: Any) -> Table:
     from deconfound.data.counting import paper_table_one, table_one
     from deconfound.data.people import GROUPS
 
+    view = Table(title="Table 1, simulated and the paper's", title_justify="left")
+    for head in ("site", "", *GROUPS, "F/M", "age"):
+        view.add_column(head, justify="left" if head in ("site", "") else "right")
     paper = {line.site: line for line in paper_table_one()}
-    view = Table(title="Table 1, simulated (the paper's)", title_justify="left")
-    for head in ("site", *GROUPS, "F/M", "age"):
-        view.add_column(head, justify="left" if head == "site" else "right")
     for line in table_one(columns):
-        own = paper[line.site]
-        counts = [f"{line.groups[group]} ({own.groups[group]})" for group in GROUPS]
-        sexes = f"{line.women}/{line.men} ({own.women}/{own.men})"
-        view.add_row(
-            line.site, *counts, sexes, f"{line.age:.2f} ± {line.age_sd:.2f} ({own.age:.2f} ± {own.age_sd:.2f})"
-        )
+        for who, each in (("simulated", line), ("paper", paper[line.site])):
+            counts = [str(each.groups[group]) for group in GROUPS]
+            age = f"{each.age:.2f} ± {each.age_sd:.2f}"
+            view.add_row(each.site if each is line else "", who, *counts, f"{each.women}/{each.men}", age)
     return view
