@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, Optimizer
 from deconfound.errors import OptionError
 from deconfound.layers import split_parameters
 from deconfound.layers.sync import add_tensors, processes
-from deconfound.methods.base import Setting, TrainingBatch
+from deconfound.methods.base import Criterion, Loss, Setting, TrainingBatch
 from deconfound.methods.inserted import insert, layer_norm_at
 from deconfound.methods.layered import LayerMethod
 from deconfound.methods.problem import places_of, require
@@ -66,6 +66,12 @@ class Alternating(LayerMethod):
             beta.grad = gradient / processes()
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+    def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
+        """Lines 7 to 9: the task's loss with the new β as constants."""
+        task = criterion(self._fit(batch), batch.target)
+        # Several processes wait for a gradient of every parameter: that of β is zero.
+        return Loss(task if processes() == 1 else task + 0 * sum(beta.sum() for beta in self._betas()))
 
     def network_parameters(self) -> list[nn.Parameter]:
         """All but β."""
