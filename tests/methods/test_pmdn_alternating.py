@@ -99,6 +99,21 @@ def test_layer_norm_stands_before_each_layer_but_not_at_a_lone_logit(problem):
     assert len(prepare("pmdn-alternating", problem, layer_norm=False).layer_norms) == 0
 
 
+@pytest.mark.parametrize("name", ["mdn", "pmdn", "rmdn"])
+def test_other_layers_can_have_layer_norm_too_without_losing_a_lone_logit(problem, name):
+    model = prepare(name, problem, layer_norm=True)
+    assert [norm.path for norm in model.layer_norms] == ["0"]
+    assert len(prepare(name, problem).layer_norms) == 0
+    assert model(problem.x, problem.metadata).std() > 0.01
+
+
+def test_an_option_that_cannot_be_leaves_the_network_as_it_was(problem):
+    network = make_network()
+    with pytest.raises(OptionError, match="gradient must be"):
+        prepare("pmdn", problem, network, gradient="upward", layer_norm=True)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
 def test_the_learning_rate_of_beta_is_its_own(problem):
     (optimizer,) = prepare("pmdn-alternating", problem, beta_lr=0.07).own_optimizers()
     assert [group["lr"] for group in optimizer.param_groups] == [0.07]

@@ -69,7 +69,8 @@ def regress(setting: Setting, controls_only: bool) -> Tensor:
     design = setting.design
     whitening = torch.from_numpy(design.whitening)
     confounds, directions = len(design.confound_columns), design.confound_directions
-    total: Moments | None = None
+    zero = whitening.new_zeros(())
+    total = Moments(zero, zero, zero)
     for batch in setting.training():
         metadata = as_tensor(batch.metadata, design, len(batch.x))
         refuse_nan(metadata, design, training=True)
@@ -77,11 +78,6 @@ def regress(setting: Setting, controls_only: bool) -> Tensor:
         rows = prepare(metadata.double(), whitening.to(metadata.device), confounds, directions, True, fit_on)
         assert rows.regressors is not None
         part = moments(batch.x.double().flatten(1), rows.regressors, rows.weights)
-        total = part if total is None else Moments(*(a + b for a, b in zip(_sums(total), _sums(part), strict=True)))
-    assert total is not None
+        total = Moments(total.gram + part.gram, total.cross + part.cross, total.rows + part.rows)
     white = least_squares(total)[:directions]
     return whitening[:confounds, :directions].to(white.device) @ white
-
-
-def _sums(part: Moments) -> tuple[Tensor, Tensor, Tensor]:
-    return part.gram, part.cross, part.rows

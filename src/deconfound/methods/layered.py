@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from deconfound.methods.base import Batches, Criterion, Loss, Method, Setting, TrainingBatch
+from deconfound.methods.inserted import insert, layer_norm_at
 from deconfound.methods.problem import controls_of, first_batch
-from deconfound.surgery import NormalizedModel, normalize
+from deconfound.surgery import NormalizedModel, Plan, normalize
 
 HeldOut = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
 class LayerMethod(Method):
-    """Base of the methods that are one of the layers of `normalize` at the places of the setting."""
+    """Base of the methods that are one of the layers of `normalize` at the places of the setting.
+
+    With `layer_norm`, LayerNorm stands before each layer, as in the paper, except where there is a single feature (a
+    lone logit), which it would make a constant.
+    """
 
     model: NormalizedModel
 
@@ -26,6 +32,8 @@ class LayerMethod(Method):
         network: nn.Module,
         setting: Setting,
         layer: str,
+        *,
+        layer_norm: bool,
         controls_only: bool,
         settle: bool = False,
         **options: Any,
@@ -33,7 +41,12 @@ class LayerMethod(Method):
         super().__init__()
         self.controls_only = controls_only
         self.settles = settle
-        self.model = normalize(network, setting.design, setting.at, layer, example=first_batch(setting).x, **options)
+        attach = partial(
+            normalize, network, setting.design, setting.at, layer, example=first_batch(setting).x, **options
+        )
+        plan: Plan = attach(dry_run=True)  # finds what is wrong before the network is touched
+        self.layer_norms = insert(network, plan.places if layer_norm else (), layer_norm_at)
+        self.model = attach()
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x, metadata=metadata)

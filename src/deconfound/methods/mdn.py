@@ -20,7 +20,7 @@ class BatchFit(LayerMethod):
         gram: See `MDN`.
         center: See `MDN`.
         momentum: See `MDN`.
-        layer_norm: See `normalize`.
+        layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
         settle: Fit β to the validation rows, as `pmdn` does; the published method does not.
     """
@@ -41,5 +41,5 @@ class BatchFit(LayerMethod):
         controls_only: bool = False,
         settle: bool = False,
     ) -> None:
-        options = {"gram": gram, "center": center, "momentum": momentum, "layer_norm": layer_norm}
-        super().__init__(network, setting, "mdn", controls_only, settle, **options)
+        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "settle": settle}
+        super().__init__(network, setting, "mdn", **shared, gram=gram, center=center, momentum=momentum)

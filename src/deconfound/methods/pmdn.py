@@ -19,7 +19,7 @@ class OnePass(LayerMethod):
         setting: The problem.
         gradient: See `PMDN`.
         step: See `PMDN`.
-        layer_norm: See `normalize`.
+        layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
         settle: Fit β to the validation rows before they judge an epoch and after training: see
             `NormalizedModel.settle`.
@@ -40,5 +40,5 @@ class OnePass(LayerMethod):
         controls_only: bool = False,
         settle: bool = True,
     ) -> None:
-        options = {"gradient": gradient, "step": step, "layer_norm": layer_norm}
-        super().__init__(network, setting, "pmdn", controls_only, settle, **options)
+        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "settle": settle}
+        super().__init__(network, setting, "pmdn", **shared, gradient=gradient, step=step)

@@ -12,9 +12,8 @@ from deconfound.errors import OptionError
 from deconfound.layers import split_parameters
 from deconfound.layers.sync import add_tensors, processes
 from deconfound.methods.base import Criterion, Loss, Setting, TrainingBatch
-from deconfound.methods.inserted import insert, layer_norm_at
 from deconfound.methods.layered import LayerMethod
-from deconfound.methods.problem import places_of, require
+from deconfound.methods.problem import require
 
 OPTIMIZERS: dict[str, type[Adam] | type[SGD]] = {"adam": Adam, "sgd": SGD}
 
@@ -22,9 +21,6 @@ OPTIMIZERS: dict[str, type[Adam] | type[SGD]] = {"adam": Adam, "sgd": SGD}
 @final
 class Alternating(LayerMethod):
     """`AlternatingPMDN` layers: before each step of the network, a pass and a step on β with the network frozen.
-
-    LayerNorm stands before each layer, as in the paper, except where there is a single feature (a lone logit),
-    which it would make a constant.
 
     Args:
         network: Any module.
@@ -52,9 +48,7 @@ class Alternating(LayerMethod):
         require("beta_lr", beta_lr, 0)
         if beta_optimizer not in OPTIMIZERS:
             raise OptionError(f"beta_optimizer must be 'adam' or 'sgd'; got {beta_optimizer!r}.")
-        norms = insert(network, places_of(network, setting), layer_norm_at) if layer_norm else nn.ModuleList()
-        super().__init__(network, setting, "pmdn-alternating", controls_only)
-        self.layer_norms = norms
+        super().__init__(network, setting, "pmdn-alternating", layer_norm=layer_norm, controls_only=controls_only)
         self._optimizer = OPTIMIZERS[beta_optimizer](self._betas(), lr=beta_lr)
 
     def before_step(self, batch: TrainingBatch) -> None:

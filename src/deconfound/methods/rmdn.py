@@ -19,7 +19,7 @@ class Recursive(LayerMethod):
         setting: The problem.
         forgetting: See `RMDN`.
         ridge: See `RMDN`.
-        layer_norm: See `normalize`.
+        layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
         settle: Fit β to the validation rows, as `pmdn` does; the published method does not.
     """
@@ -39,5 +39,5 @@ class Recursive(LayerMethod):
         controls_only: bool = False,
         settle: bool = False,
     ) -> None:
-        options = {"forgetting": forgetting, "ridge": ridge, "layer_norm": layer_norm}
-        super().__init__(network, setting, "rmdn", controls_only, settle, **options)
+        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "settle": settle}
+        super().__init__(network, setting, "rmdn", **shared, forgetting=forgetting, ridge=ridge)
