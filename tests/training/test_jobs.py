@@ -2,9 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from deconfound.errors import OptionError
 from deconfound.training.jobs import Cluster, execute, plan
@@ -81,3 +85,15 @@ def test_a_cluster_that_is_not_there_is_an_error(tmp_path):
     jobs, _ = plan(runs(tmp_path, set())[:1])
     with pytest.raises(OptionError, match="--slurm must reach a cluster that takes the jobs"):
         execute(jobs, cluster=Cluster("slurm"))
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_fold_together(tmp_path):
+    path = tiny.write(tmp_path, tiny.cohort(120))
+    training = {"epochs": 3, "devices": 2, "strategy": "ddp"}
+    settings = tiny.settings(path, tmp_path / "run", training=training)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    command = [str(Path(sys.executable).parent / "deconfound"), "fit", str(tmp_path / "config.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "pmdn · 2 folds" in done.stdout
+    assert len(gather(tmp_path / "run")["folds"]) == 2

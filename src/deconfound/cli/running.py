@@ -46,8 +46,11 @@ def cluster_of(slurm: bool, given: Sequence[str] | None) -> Any:
 
 def run_all(console: Console, configs: Sequence[Any], jobs: int, cluster: Any) -> list[Any]:
     """Run what is not finished, behind a bar with the time left; the outcomes that failed."""
+    from deconfound.training.fold import follower
     from deconfound.training.jobs import execute, plan
 
+    if follower():
+        console.quiet = True
     with console.status("reading the data"):
         todo, done = plan(configs)
     if not todo:
@@ -78,6 +81,8 @@ def run_all(console: Console, configs: Sequence[Any], jobs: int, cluster: Any) -
                 )
 
         execute(todo, jobs, cluster, watch, tick)
+    if follower():  # the first process of a distributed run does the rest
+        raise typer.Exit
     return failed
 
 

@@ -19,7 +19,8 @@ class Data:
         id: The column that joins source and table, and names rows in predictions.
         array: Which array of an NPZ holds the samples.
         features: Columns or globs of the source that are inputs; all numeric columns without another role if None.
-        person: The column that names the person of a row; a person's rows stay in one part of a split.
+        person: The column that names the person of a row; a person's rows stay in one part of a split. A folder of
+            scans has one by itself.
         controls: `{column: level}` of the rows that methods with `controls_only` learn from.
         types: "numeric", "categorical" or "boolean" for columns that should not be read by their values.
         positive: For a binary label, the level that a high score stands for.

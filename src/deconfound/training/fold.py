@@ -52,7 +52,7 @@ def run_fold(problem: Problem, number: int, folder: Path, tick: Any = None) -> d
     """
     if (folder / RESULT).exists():
         return finished(folder)
-    if _follower():
+    if follower():
         return _train_only(problem, number, folder)
     with only_one(folder):
         if (folder / RESULT).exists():
@@ -90,11 +90,7 @@ def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, An
     start = time.monotonic()
     config = problem.config
     with threads(config.training.threads):
-        data = fold_data(problem, number)
-        method = prepare(data)
-        kept = _trained(method, data, folder, tick)
-        method.load_state_dict({key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()})
-        settle(method, data, config)
+        data, method, kept = _fitted(problem, number, folder, tick)
         said = outputs_of(method, data, data.test, config)
     logits = said.logits
     if problem.task.kind == "regression":
@@ -131,6 +127,16 @@ def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, An
     return result
 
 
+def _fitted(problem: Problem, number: int, folder: Path, tick: Any) -> tuple[FoldData, Method, dict[str, Any]]:
+    """The method with its best weights; every process of a distributed run comes here: their layers confer."""
+    data = fold_data(problem, number)
+    method = prepare(data)
+    kept = _trained(method, data, folder, tick)
+    method.load_state_dict({key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()})
+    settle(method, data, problem.config)
+    return data, method, kept
+
+
 def _trained(method: Method, data: FoldData, folder: Path, tick: Any) -> dict[str, Any]:
     """Train to the end, from the last checkpoint if there is one, and return what the keeper kept."""
     from deconfound.training.engine import Engine, Keeper, load_checkpoint
@@ -159,12 +165,11 @@ def _trained(method: Method, data: FoldData, folder: Path, tick: Any) -> dict[st
 
 def _train_only(problem: Problem, number: int, folder: Path) -> dict[str, Any]:
     """The part of a process that another one started beside itself: it trains along and writes nothing."""
-    data = fold_data(problem, number)
-    _trained(prepare(data), data, folder, None)
+    _fitted(problem, number, folder, None)
     return {}
 
 
-def _follower() -> bool:
+def follower() -> bool:
     """Whether this process is not the first of several that train together."""
     return any(int(os.environ.get(name, "0")) > 0 for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
@@ -177,8 +182,11 @@ def settle(method: Method, data: FoldData, config: Config) -> None:
 
 
 def _device(config: Config) -> torch.device:
-    wanted = config.training.accelerator
-    return torch.device("cuda" if wanted in ("auto", "gpu", "cuda") and torch.cuda.is_available() else "cpu")
+    training = config.training
+    if training.accelerator not in ("auto", "gpu", "cuda") or not torch.cuda.is_available():
+        return torch.device("cpu")
+    mine = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", training.devices[mine] if isinstance(training.devices, tuple) else mine)
 
 
 def outputs_of(method: Method, data: Any, part: Part, config: Config) -> Outputs:

@@ -108,7 +108,7 @@ def open_problem(config: Config) -> Problem:
     strata = stratum_codes(
         [codes[:, data.labels.index(n)] if n in data.labels else np.asarray(source.table[n]) for n in by]
     )
-    divided = folds(config.splits, source.table, usable, strata, data.person, config.run.seed)
+    divided = folds(config.splits, source.table, usable, strata, config.data.person, config.run.seed)
     problem = Problem(config, source, task, codes, divided)
     for fold in divided:
         try:
@@ -211,9 +211,11 @@ def _resolved(config: Config, source: Source) -> Config:
     unseen = config.design.unseen or ("mean" if leaves_out else "error")
     scale = ("columns" if flat else "none") if config.data.scale == "auto" else config.data.scale
     threads = config.training.threads or (1 if flat else torch.get_num_threads())
+    # A reader of scans says whose they are.
+    person = config.data.person or ("person" if not flat and "person" in source.table else None)
     return replace(
         config,
-        data=replace(config.data, scale=scale),
+        data=replace(config.data, scale=scale, person=person),
         design=replace(config.design, unseen=unseen, site=site),
         training=replace(config.training, threads=threads),
     )

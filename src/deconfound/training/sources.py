@@ -24,7 +24,7 @@ def open_source(data: Data, roles: Sequence[str]) -> Source:
     """
     path = Path(data.source)
     kind = path.suffix.lower()
-    if kind in TABLES and not (kind == ".txt" and data.options):
+    if kind in TABLES and not data.options:  # with options of the reader of scans it is a list of paths
         return open_table(path, table=data.table, id=data.id, features=data.features, roles=roles)
     if kind in (".npy", ".npz"):
         return open_array(path, table=data.table, id=data.id, array=data.array)
