@@ -19,10 +19,10 @@ assert kernels.INTERPRETED
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 
 TILES = {
-    "held": Tile(64, 16, 4, hold=True),
-    "looped": Tile(16, 32, 4),
-    "held-dot": Tile(64, 32, 4, hold=True, dot=True),
-    "looped-dot": Tile(16, 16, 4, dot=True),
+    "held": Tile(64, 16, 1, hold=True),
+    "held-wide": Tile(64, 64, 4, hold=True),
+    "looped": Tile(16, 32, 1),
+    "looped-wide": Tile(4, 64, 4),
 }
 # The interpreter cuts bfloat16 off where a GPU rounds.
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}

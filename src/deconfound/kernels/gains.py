@@ -1,13 +1,13 @@
 """The gain on the GPU: what `deconfound.gain` computes, in three kernels on the measured features.
 
 Each formula here is one of `deconfound.gain` or `deconfound.layers.bilevel` and is tested against it. The first kernel
-takes some samples and copies their measured features, the second takes some features and adds up the votes, the third
-is one program that turns them into a gain and commits the state.
+collects the measured features, the second takes some of them and adds up the votes of all samples, the third is one
+program that turns the votes into a gain and commits the state.
 """
 # mypy: ignore-errors
 
 from deconfound.kernels.language import jit, tl
-from deconfound.kernels.passes import is_finite
+from deconfound.kernels.passes import is_finite, load_block, load_column, row_block
 
 # Groups of coefficients that have a gain each, as a power of two.
 GROUPS = tl.constexpr(4)
@@ -30,64 +30,81 @@ def group_of(k, FIRST: tl.constexpr, SECOND: tl.constexpr):
 
 @jit
 def measure_errors(
-    x, r, coefficients, weights, errors, units, n, d, m, stride, x_row, r_row, r_col,
-    Q: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-    WEIGHTED: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    x, r, coefficients, errors, lengths, n, d, m, stride, x_row, r_row, r_col,
+    Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """`e = f − Rβ` at the measured features, and what turns `R_i e_i` of a sample into a vote of length one."""
+    """`e = f − Rβ` of some samples at some measured features, and their share of `‖e_i‖²`."""
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
-    inside_rows = rows < n
-    length = tl.zeros((BN,), dtype=tl.float32)
-    for start in range(0, m, BM):
-        measured = start + tl.arange(0, BM)
-        features = measured * stride
-        inside = inside_rows[:, None] & (measured < m)[None, :]
-        places = memory_order(features, CHANNELS, POSITIONS)
-        block = tl.load(x + rows[:, None] * x_row + places[None, :], mask=inside, other=0.0).to(tl.float32)
-        for k in range(Q):
-            r_k = tl.load(r + rows * r_row + k * r_col, mask=inside_rows, other=0.0)
-            row_k = coefficients + tl.full((), 1, tl.int64) * k * d
-            beta_k = tl.load(row_k + features, mask=measured < m, other=0.0)
-            block -= r_k[:, None] * beta_k[None, :]
-        tl.store(errors + rows[:, None] * m + measured[None, :], block, mask=inside)
-        length += tl.sum(tl.where(inside, block * block, 0.0), axis=1)
-    unit = 1.0 / tl.maximum(tl.sqrt(length), 1e-12)
-    unit = tl.where(length == length, unit, length)  # a NaN must show
-    if WEIGHTED:
-        unit *= tl.load(weights + rows, mask=inside_rows, other=0.0)
-    for group in tl.static_range(3):
-        square = tl.zeros((BN,), dtype=tl.float32)
-        for k in range(Q):
-            r_k = tl.load(r + rows * r_row + k * r_col, mask=inside_rows, other=0.0)
-            square += tl.where(group_of(k, FIRST, SECOND) == group, r_k * r_k, 0.0)
-        scale = unit / tl.maximum(tl.sqrt(square), 1e-12)
-        tl.store(units + group * n + rows, scale, mask=inside_rows)
+    measured = tl.program_id(1) * BM + tl.arange(0, BM)
+    features = measured * stride
+    inside = (rows < n)[:, None] & (measured < m)[None, :]
+    places = memory_order(features, CHANNELS, POSITIONS)
+    block = tl.load(x + rows[:, None] * x_row + places[None, :], mask=inside, other=0.0).to(tl.float32)
+    for k in tl.static_range(Q):
+        r_k = tl.load(r + rows * r_row + k * r_col, mask=rows < n, other=0.0)
+        block -= r_k[:, None] * load_measured(coefficients, k, d, features, measured, m)[None, :]
+    tl.store(errors + rows[:, None] * m + measured[None, :], block, mask=inside)
+    length = tl.sum(tl.where(inside, block * block, 0.0), axis=1)
+    tl.store(lengths + tl.program_id(1) * n + rows, length, mask=rows < n)
+
+
+@jit
+def load_measured(coefficients, k, d, features, measured, m):
+    """The coefficients of row k at some measured features."""
+    return tl.load(coefficients + tl.full((), k, tl.int64) * d + features, mask=measured < m, other=0.0)
+
+
+@jit
+def sum_parts(parts, rows, n, PARTS: tl.constexpr):
+    """The sums of what programs found for some samples each, `(PARTS, n)`."""
+    total = tl.load(parts + rows, mask=rows < n, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        total += tl.load(parts + part * n + rows, mask=rows < n, other=0.0)
+    return total
 
 
 @jit
 def add_votes(
-    errors, r, units, trend, votes, sums, n, m, r_row, r_col,
-    Q: tl.constexpr, QP: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    errors, r, weights, lengths, trend, votes, sums, n, m, r_row, r_col,
+    Q: tl.constexpr, QP: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, PARTS: tl.constexpr,
+    BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """The votes of all samples for some features, and each group's share of `‖V‖²` and `⟨V, trend⟩`."""
+    """The votes of all samples for some features, and each group's share of `‖V‖²` and `⟨V, trend⟩`.
+
+    A sample's vote is `R_i e_i`, scaled to length one in each group.
+    """
     measured = tl.program_id(0) * BM + tl.arange(0, BM)
-    ks = tl.arange(0, QP)
-    total = tl.zeros((QP, BM), dtype=tl.float32)
-    for start in range(0, n, BN):
-        rows = start + tl.arange(0, BN)
-        inside = (rows < n)[:, None] & (measured < m)[None, :]
-        block = tl.load(errors + rows[:, None] * m + measured[None, :], mask=inside, other=0.0)
-        for k in range(Q):
-            r_k = tl.load(r + rows * r_row + k * r_col, mask=rows < n, other=0.0)
-            unit = tl.load(units + group_of(k, FIRST, SECOND) * n + rows, mask=rows < n, other=0.0)
-            vote = tl.sum(block * (r_k * unit)[:, None], axis=0)
-            total += tl.where((ks == k)[:, None], vote[None, :], 0.0)
-    keep_votes(total, trend, votes, sums, measured, ks, m, Q, FIRST, SECOND)
+    ks = tl.arange(0, QP)[:, None, None]
+    total = tl.zeros((QP, BB, BM), dtype=tl.float32)
+    for start in range(0, n, BA * BB):
+        rows = row_block(start, BA, BB)
+        block = load_block(errors, rows, measured, n, m, m, True)
+        length = sum_parts(lengths, rows, n, PARTS)
+        unit = 1.0 / tl.maximum(tl.sqrt(length), 1e-12)
+        unit = tl.where(length == length, unit, length)  # a NaN must show
+        if WEIGHTED:
+            unit *= tl.load(weights + rows, mask=rows < n, other=0.0)
+        for group in tl.static_range(3):
+            square = tl.zeros((BA, BB), dtype=tl.float32)
+            for k in tl.static_range(Q):
+                if (k >= FIRST) + (k >= SECOND) == group:
+                    r_k = load_column(r, rows, k, n, r_row, r_col)
+                    square += r_k * r_k
+            scale = unit / tl.maximum(tl.sqrt(square), 1e-12)
+            for k in tl.static_range(Q):
+                if (k >= FIRST) + (k >= SECOND) == group:
+                    vote = load_column(r, rows, k, n, r_row, r_col) * scale
+                    total += tl.where(ks == k, tl.sum(block * vote[:, :, None], axis=0)[None, :, :], 0.0)
+    keep_votes(tl.sum(total, axis=1), trend, votes, sums, measured, m, Q, QP, FIRST, SECOND)
 
 
 @jit
-def keep_votes(total, trend, votes, sums, measured, ks, m, Q: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr):
+def keep_votes(
+    total, trend, votes, sums, measured, m,
+    Q: tl.constexpr, QP: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
     """Write the votes for some features, and the sums over them that the gain needs, `(blocks, 2, GROUPS)`."""
+    ks = tl.arange(0, QP)
     where = ks[:, None] * m + measured[None, :]
     inside = (ks < Q)[:, None] & (measured < m)[None, :]
     tl.store(votes + where, total, mask=inside)

@@ -13,7 +13,8 @@ from deconfound.kernels import gains, passes, responses, tiles
 from deconfound.kernels.tiles import Tile, power_of_two
 
 # Blocks of the small kernels, which work on some 1,000 to 2,000 features.
-ROWS, MEASURED, TREND = 8, 64, 2048
+ROWS, WIDTH, TREND = 8, 256, 4096
+VOTES: dict[str, int] = {"BA": 4, "BB": 16, "BM": 32}
 
 
 def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Tensor:
@@ -25,7 +26,7 @@ def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Ten
     tile = tile or tiles.products(n, d)
     passes.sum_products[(_blocks(d, tile.features),)](
         features, out, regressors, n, d, features.stride(0), *regressors.stride(),
-        Q=q, QP=_padded(q), BN=tile.rows, BD=tile.features, DOT=tile.dot, WIDE=_wide(n, q, d, features),
+        Q=q, QP=power_of_two(q), **_block(tile), WIDE=_wide(n, q, d, features),
         num_warps=tile.warps,
     )  # fmt: skip
     return out
@@ -37,9 +38,9 @@ def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile
     n, d = features.shape
     out = features.new_empty((n, d))
     tile = tile or tiles.subtraction(n, d)
-    passes.subtract_only[(_blocks(d, tile.features), _blocks(n, tile.rows))](
+    passes.subtract_only[(_blocks(n, tile.rows), _blocks(d, tile.features))](
         features, out, removal, coefficients, n, d, features.stride(0), *removal.stride(), coefficients.stride(0),
-        Q=removal.shape[1], BN=tile.rows, BD=tile.features, WIDE=_wide(n, 0, d, features), num_warps=tile.warps,
+        Q=removal.shape[1], **_block(tile), WIDE=_wide(n, 0, d, features), num_warps=tile.warps,
     )  # fmt: skip
     return out
 
@@ -64,8 +65,8 @@ def move(
     passes.move_and_subtract[(_blocks(d, tile.features),)](
         features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers,
         flag, skipped, n, d, features.stride(0), *regressors.stride(), *removal.stride(),
-        Q=q, QC=removal.shape[1], QP=_padded(q), BN=tile.rows, BD=tile.features, GRAM=gram is not None, KEEP=keep,
-        HOLD=tile.hold, DOT=tile.dot, WIDE=_wide(n, q, d, features), num_warps=tile.warps,
+        Q=q, QC=removal.shape[1], QP=power_of_two(q), **_block(tile), GRAM=gram is not None, KEEP=keep,
+        HOLD=tile.hold, WIDE=_wide(n, q, d, features), num_warps=tile.warps,
     )  # fmt: skip
     return out
 
@@ -106,26 +107,24 @@ def decide_step(
     """
     n, d = features.shape
     q, m = coefficients.shape[0], state[3].shape[1]
-    blocks = _blocks(m, MEASURED)
-    errors, units, votes, sums, numbers = _scratch(
-        features, n * m, 3 * n, q * m, 2 * int(gains.GROUPS.value) * blocks, q + 2
+    blocks, parts = _blocks(m, VOTES["BM"]), _blocks(m, WIDTH)
+    errors, lengths, votes, sums, numbers = _scratch(
+        features, n * m, parts * n, q * m, 2 * int(gains.GROUPS.value) * blocks, q + 2
     )
     rate = torch.empty(1, dtype=torch.float32, device=features.device)  # its own memory: backward may keep it for long
     flag = torch.empty((), dtype=torch.int32, device=features.device)
-    first, second = groups[0], groups[0] + groups[1]
-    common: dict[str, Any] = {"Q": q, "FIRST": first, "SECOND": second}
-    gains.measure_errors[(_blocks(n, ROWS),)](
-        features, regressors, coefficients, regressors if weights is None else weights, errors, units,
-        n, d, m, stride, features.stride(0), *regressors.stride(), BN=ROWS, BM=256, WEIGHTED=weights is not None,
-        CHANNELS=channels, POSITIONS=d // max(channels, 1), **common,
+    common: dict[str, Any] = {"Q": q, "QP": power_of_two(q), "FIRST": groups[0], "SECOND": groups[0] + groups[1]}
+    gains.measure_errors[(_blocks(n, ROWS), parts)](
+        features, regressors, coefficients, errors, lengths, n, d, m, stride, features.stride(0),
+        *regressors.stride(), Q=q, BN=ROWS, BM=WIDTH, CHANNELS=channels, POSITIONS=d // max(channels, 1),
     )  # fmt: skip
     gains.add_votes[(blocks,)](
-        errors, regressors, units, state[3], votes, sums, n, m, *regressors.stride(),
-        QP=_padded(q), BN=64, BM=MEASURED, **common,
+        errors, regressors, regressors if weights is None else weights, lengths, state[3], votes, sums, n, m,
+        *regressors.stride(), PARTS=parts, WEIGHTED=weights is not None, **VOTES, **common,
     )  # fmt: skip
     gains.decide_step[(1,)](
         sums, blocks, votes, gram, count, prior, *state, numbers, rate, flag, skipped, float(step), m,
-        QP=_padded(q), BLOCKS=power_of_two(blocks), BT=TREND, MODE=0 if step == 0 else 1 if step < 0 else 2,
+        BLOCKS=power_of_two(blocks), BT=TREND, MODE=0 if step == 0 else 1 if step < 0 else 2,
         WINDOW=constants[0], BATCHES=constants[1], LONGEST=constants[2], **common,
     )  # fmt: skip
     return numbers, flag, rate
@@ -161,22 +160,23 @@ def decide_response(
     """
     n, d = gradient.shape
     q, m = mean.shape[0], state[3].shape[1]
-    blocks = _blocks(m, MEASURED)
-    gradients, squares, products, total, votes, sums, numbers = _scratch(
-        gradient, n * m, n, n, 1, q * m, 2 * int(gains.GROUPS.value) * blocks, q + 2
+    blocks, parts = _blocks(m, VOTES["BM"]), _blocks(m, WIDTH)
+    gradients, squares, products, sizes, votes, sums, numbers = _scratch(
+        gradient, n * m, parts * n, parts * n, parts, q * m, 2 * int(gains.GROUPS.value) * blocks, q + 2
     )
     jumps: dict[str, Any] = {"LOG_JUMP": math.log(constants[3]), "SPREADS": constants[4], "LARGEST": constants[5]}
-    responses.measure_gradients[(_blocks(n, ROWS),)](
-        gradient, removal, mean, gradients, squares, products, total, n, d, m, stride, gradient.stride(0),
-        *removal.stride(), Q=q, BN=ROWS, BM=256, CHANNELS=channels, POSITIONS=d // max(channels, 1),
+    responses.measure_gradients[(_blocks(n, ROWS), parts)](
+        gradient, removal, mean, gradients, squares, products, sizes, n, d, m, stride, gradient.stride(0),
+        *removal.stride(), Q=q, BN=ROWS, BM=WIDTH, CHANNELS=channels, POSITIONS=d // max(channels, 1),
     )  # fmt: skip
     responses.add_responses[(blocks,)](
-        gradients, removal, mean, squares, products, total, scale, spread, state[1], state[3], votes, sums,
-        n, d, m, stride, *removal.stride(), Q=q, QP=_padded(q), BN=64, BM=MEASURED, **jumps,
+        gradients, removal, mean, squares, products, sizes, scale, spread, state[1], state[3], votes, sums,
+        n, d, m, stride, *removal.stride(), Q=q, QP=power_of_two(q), PARTS=parts, **VOTES, **jumps,
     )  # fmt: skip
     responses.decide_response[(1,)](
         sums, blocks, votes, squares, *state, scale, spread, numbers, numbers if rate is None else rate,
-        n, m, positions, float(constants[0]), Q=q, QP=_padded(q), BN=64, BLOCKS=power_of_two(blocks), BT=TREND,
+        n, m, positions, float(constants[0]), Q=q, QP=power_of_two(q), PARTS=parts,
+        BLOCKS=power_of_two(blocks), BT=TREND,
         FIXED=rate is not None, WINDOW=constants[0], BATCHES=constants[1], LONGEST=constants[2], **jumps,
     )  # fmt: skip
     return numbers
@@ -190,8 +190,8 @@ def _blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def _padded(q: int) -> int:
-    return max(16, power_of_two(q))
+def _block(tile: Tile) -> dict[str, int]:
+    return {"BA": tile.rows // tile.side_by_side, "BB": tile.side_by_side, "BD": tile.features}
 
 
 def _wide(n: int, q: int, d: int, features: Tensor) -> bool:

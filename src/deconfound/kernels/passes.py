@@ -3,61 +3,41 @@
 
 from deconfound.kernels.language import jit, tl
 
-# Names in capitals are known when a kernel is compiled: Q regressors, of which QP is the next power of two; BN samples
-# and BD features in a block. Rows of `x` are `x_row` numbers apart; `WIDE` is for more than 2³¹ numbers.
+# Names in capitals are known when a kernel is compiled: Q regressors, of which QP is the next power of two, and blocks
+# of BD features. A block of samples is BA × BB: BB samples lie side by side in the threads of a program and BA in each
+# thread. Coefficients are `(QP, BB, BD)`, the same for each of the BB. So the first axis always lies within a thread
+# and sums over it need no exchange between threads; the sum over BB is taken once. Rows of `x` are `x_row` numbers
+# apart; WIDE is for more than 2³¹ numbers.
 
 
 @jit
-def block_offsets(rows, cols, row_stride, WIDE: tl.constexpr):
-    """Where a block of a matrix lies, `(BN, BD)`."""
+def row_block(start, BA: tl.constexpr, BB: tl.constexpr):
+    """The samples of one block, `(BA, BB)`."""
+    return start + tl.arange(0, BA)[:, None] * BB + tl.arange(0, BB)[None, :]
+
+
+@jit
+def load_block(x, rows, cols, n, d, x_row, WIDE: tl.constexpr):
+    """Some features of some samples in full precision, `(BA, BB, BD)`; zero outside."""
     if WIDE:
-        offsets = rows.to(tl.int64)[:, None] * row_stride + cols[None, :]
-    else:
-        offsets = rows[:, None] * row_stride + cols[None, :]
-    return offsets
+        rows = rows.to(tl.int64)
+    inside = (rows < n)[:, :, None] & (cols < d)[None, None, :]
+    return tl.load(x + rows[:, :, None] * x_row + cols[None, None, :], mask=inside, other=0.0).to(tl.float32)
 
 
 @jit
-def is_finite(x):
-    """Neither infinite nor NaN."""
-    return tl.abs(x) <= 3.4028234663852886e38
+def store_block(out, block, rows, cols, n, d, WIDE: tl.constexpr):
+    """Write a block in the type of `out`."""
+    if WIDE:
+        rows = rows.to(tl.int64)
+    inside = (rows < n)[:, :, None] & (cols < d)[None, None, :]
+    tl.store(out + rows[:, :, None] * d + cols[None, None, :], block.to(out.dtype.element_ty), mask=inside)
 
 
 @jit
-def project(x, r, rows, n, r_row, r_col, Q: tl.constexpr, QP: tl.constexpr, BD: tl.constexpr, DOT: tl.constexpr):
-    """`rᵀx` of one block, `(QP, BD)`: the sum over its rows of `r[i, k] x[i, :]`."""
-    ks = tl.arange(0, QP)
-    if DOT:
-        inside = (ks < Q)[:, None] & (rows < n)[None, :]
-        r_block = tl.load(r + ks[:, None] * r_col + rows[None, :] * r_row, mask=inside, other=0.0)
-        total = tl.dot(r_block, x, input_precision="ieee")
-    else:
-        total = tl.zeros((QP, BD), dtype=tl.float32)
-        for k in tl.static_range(Q):
-            r_k = tl.load(r + rows * r_row + k * r_col, mask=rows < n, other=0.0)
-            total = tl.where((ks == k)[:, None], tl.sum(x * r_k[:, None], axis=0)[None, :], total)
-    return total
-
-
-@jit
-def subtract(
-    x, c, coefficients, rows, cols, scale, n, d, c_row, c_col, b_row,
-    Q: tl.constexpr, QP: tl.constexpr, DOT: tl.constexpr,
-):  # fmt: skip
-    """`x − scale · c β` of one block, with β `(Q, d)` in memory, its rows `b_row` numbers apart."""
-    if DOT:
-        ks = tl.arange(0, QP)
-        inside = (rows < n)[:, None] & (ks < Q)[None, :]
-        c_block = tl.load(c + rows[:, None] * c_row + ks[None, :] * c_col, mask=inside, other=0.0)
-        there = (ks < Q)[:, None] & (cols < d)[None, :]
-        beta = tl.load(coefficients + ks[:, None].to(tl.int64) * b_row + cols[None, :], mask=there, other=0.0)
-        x = x - tl.dot(c_block * scale, beta, input_precision="ieee")
-    else:
-        for k in tl.static_range(Q):
-            c_k = tl.load(c + rows * c_row + k * c_col, mask=rows < n, other=0.0)
-            beta_k = load_row(coefficients, k, b_row, cols, d)
-            x = x - c_k[:, None] * (beta_k * scale)[None, :]
-    return x
+def load_column(matrix, rows, k, n, row_stride, col_stride):
+    """Column k of a matrix for some samples, `(BA, BB)`."""
+    return tl.load(matrix + rows * row_stride + k * col_stride, mask=rows < n, other=0.0)
 
 
 @jit
@@ -67,10 +47,48 @@ def load_row(matrix, k, row_stride, cols, d):
 
 
 @jit
+def coefficient_places(cols, row_stride, QP: tl.constexpr, BB: tl.constexpr):
+    """Where coefficients lie, `(QP, BB, BD)`."""
+    ks = (tl.arange(0, QP)[:, None] + tl.zeros((BB,), dtype=tl.int32)[None, :]).to(tl.int64)
+    return ks[:, :, None] * row_stride + cols[None, None, :]
+
+
+@jit
+def pick(coefficients, k, QP: tl.constexpr):
+    """Row k of coefficients, `(BB, BD)`."""
+    return tl.sum(tl.where((tl.arange(0, QP) == k)[:, None, None], coefficients, 0.0), axis=0)
+
+
+@jit
+def is_finite(x):
+    """Neither infinite nor NaN."""
+    return tl.abs(x) <= 3.4028234663852886e38
+
+
+@jit
+def add_products(total, x, r, rows, n, r_row, r_col, Q: tl.constexpr, QP: tl.constexpr):
+    """Add `rᵀx` of one block to `total`, `(QP, BB, BD)`."""
+    ks = tl.arange(0, QP)[:, None, None]
+    for k in tl.static_range(Q):
+        r_k = load_column(r, rows, k, n, r_row, r_col)
+        total += tl.where(ks == k, tl.sum(x * r_k[:, :, None], axis=0)[None, :, :], 0.0)
+    return total
+
+
+@jit
+def subtract(x, c, coefficients, rows, n, c_row, c_col, Q: tl.constexpr, QP: tl.constexpr):
+    """`x − c β` of one block, for coefficients of which the first Q rows count."""
+    for k in tl.static_range(Q):
+        c_k = load_column(c, rows, k, n, c_row, c_col)
+        x = x - c_k[:, :, None] * pick(coefficients, k, QP)[None, :, :]
+    return x
+
+
+@jit
 def move_and_subtract(
     x, out, coefficients, r, c, gram, numbers, flag, skipped, n, d, x_row, r_row, r_col, c_row, c_col,
-    Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-    GRAM: tl.constexpr, KEEP: tl.constexpr, HOLD: tl.constexpr, DOT: tl.constexpr, WIDE: tl.constexpr,
+    Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
+    GRAM: tl.constexpr, KEEP: tl.constexpr, HOLD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Move the coefficients of some features towards this batch and subtract `c β` from all its rows.
 
@@ -80,92 +98,82 @@ def move_and_subtract(
     the difference. With HOLD the block holds every row and x is read once.
     """
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
-    ks = tl.arange(0, QP)
-    first = tl.arange(0, BN)
+    total = tl.zeros((QP, BB, BD), dtype=tl.float32)
     if HOLD:
-        inside = (first < n)[:, None] & (cols < d)[None, :]
-        held = tl.load(x + block_offsets(first, cols, x_row, WIDE), mask=inside, other=0.0).to(tl.float32)
-        total = project(held, r, first, n, r_row, r_col, Q, QP, BD, DOT)
+        held = load_block(x, row_block(0, BA, BB), cols, n, d, x_row, WIDE)
+        total = add_products(total, held, r, row_block(0, BA, BB), n, r_row, r_col, Q, QP)
     else:
-        total = tl.zeros((QP, BD), dtype=tl.float32)
-        for start in range(0, n, BN):
-            rows = start + first
-            inside = (rows < n)[:, None] & (cols < d)[None, :]
-            block = tl.load(
-                x + block_offsets(rows, cols, x_row, WIDE), mask=inside, other=0.0, eviction_policy="evict_last"
-            )
-            total += project(block.to(tl.float32), r, rows, n, r_row, r_col, Q, QP, BD, DOT)
+        for start in range(0, n, BA * BB):
+            rows = row_block(start, BA, BB)
+            total = add_products(total, load_block(x, rows, cols, n, d, x_row, WIDE), r, rows, n, r_row, r_col, Q, QP)
+    towards = tl.sum(total, axis=1, keep_dims=True) * tl.load(numbers + Q)
 
-    where = block_offsets(ks, cols, d, WIDE)
-    theirs = (ks < Q)[:, None] & (cols < d)[None, :]
-    old = tl.load(coefficients + where, mask=theirs, other=0.0)
+    ks = tl.arange(0, QP)
+    where = coefficient_places(cols, d, QP, BB)
+    there = (ks < Q)[:, None, None] & (cols < d)[None, None, :]
+    old = tl.load(coefficients + where, mask=there, other=0.0)
     if GRAM:
-        explained = tl.zeros((QP, BD), dtype=tl.float32)
+        explained = tl.zeros((QP, BB, BD), dtype=tl.float32)
         for j in tl.static_range(Q):
             gram_j = tl.load(gram + ks * Q + j, mask=ks < Q, other=0.0)
-            explained += gram_j[:, None] * load_row(coefficients, j, d, cols, d)[None, :]
+            explained += gram_j[:, None, None] * pick(old, j, QP)[None, :, :]
     else:
         explained = old
     step = tl.load(numbers + ks, mask=ks < Q, other=0.0)
-    new = old + step[:, None] * (tl.load(numbers + Q) * total - explained)
+    new = old + step[:, None, None] * (towards - explained)
     bad = tl.max(tl.where(is_finite(new), 0, 1), axis=0)
-    new = tl.where((bad == 0)[None, :], new, old)
+    new = tl.where((bad == 0)[None, :, :], new, old)
     tl.debug_barrier()  # other threads of this program may still read the old coefficients
-    tl.store(coefficients + where, new, mask=theirs)
+    first = (tl.arange(0, BB) == 0)[None, :, None]
+    tl.store(coefficients + where, new, mask=there & first)
     if GRAM:
-        any_bad = tl.max(bad, axis=0)
+        any_bad = tl.max(tl.max(bad, axis=1), axis=0)
         if any_bad > 0:  # noqa: SIM102 (the exchange must not run otherwise)
             if tl.atomic_xchg(flag, 1) == 0:
                 tl.atomic_add(skipped, 1)
 
-    tl.debug_barrier()  # from here on this program's threads read the new ones
-    scale = tl.load(numbers + Q + 1)
+    scaled = new * tl.load(numbers + Q + 1)
     if HOLD:
         if not KEEP:
-            held = tl.zeros((BN, BD), dtype=tl.float32)
-        held = subtract(held, c, coefficients, first, cols, scale, n, d, c_row, c_col, d, QC, QP, DOT)
-        inside = (first < n)[:, None] & (cols < d)[None, :]
-        tl.store(out + block_offsets(first, cols, d, WIDE), held.to(out.dtype.element_ty), mask=inside)
+            held = tl.zeros((BA, BB, BD), dtype=tl.float32)
+        held = subtract(held, c, scaled, row_block(0, BA, BB), n, c_row, c_col, QC, QP)
+        store_block(out, held, row_block(0, BA, BB), cols, n, d, WIDE)
     else:
-        for start in range(0, n, BN):
-            rows = start + first
-            inside = (rows < n)[:, None] & (cols < d)[None, :]
-            if KEEP:
-                block = tl.load(
-                    x + block_offsets(rows, cols, x_row, WIDE), mask=inside, other=0.0, eviction_policy="evict_first"
-                ).to(tl.float32)
+        for start in range(0, n, BA * BB):
+            rows = row_block(start, BA, BB)
+            if KEEP:  # noqa: SIM108 (only what is chosen is compiled)
+                block = load_block(x, rows, cols, n, d, x_row, WIDE)
             else:
-                block = tl.zeros((BN, BD), dtype=tl.float32)
-            block = subtract(block, c, coefficients, rows, cols, scale, n, d, c_row, c_col, d, QC, QP, DOT)
-            tl.store(out + block_offsets(rows, cols, d, WIDE), block.to(out.dtype.element_ty), mask=inside)
+                block = tl.zeros((BA, BB, BD), dtype=tl.float32)
+            store_block(out, subtract(block, c, scaled, rows, n, c_row, c_col, QC, QP), rows, cols, n, d, WIDE)
 
 
 @jit
 def sum_products(
     x, out, r, n, d, x_row, r_row, r_col,
-    Q: tl.constexpr, QP: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, DOT: tl.constexpr, WIDE: tl.constexpr,
+    Q: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """`rᵀx`, `(Q, d)`: the first half of the pass alone, where other processes add theirs."""
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
-    ks = tl.arange(0, QP)
-    total = tl.zeros((QP, BD), dtype=tl.float32)
-    for start in range(0, n, BN):
-        rows = start + tl.arange(0, BN)
-        inside = (rows < n)[:, None] & (cols < d)[None, :]
-        block = tl.load(x + block_offsets(rows, cols, x_row, WIDE), mask=inside, other=0.0).to(tl.float32)
-        total += project(block, r, rows, n, r_row, r_col, Q, QP, BD, DOT)
-    tl.store(out + block_offsets(ks, cols, d, WIDE), total, mask=(ks < Q)[:, None] & (cols < d)[None, :])
+    total = tl.zeros((QP, BB, BD), dtype=tl.float32)
+    for start in range(0, n, BA * BB):
+        rows = row_block(start, BA, BB)
+        total = add_products(total, load_block(x, rows, cols, n, d, x_row, WIDE), r, rows, n, r_row, r_col, Q, QP)
+    found = tl.sum(total, axis=1, keep_dims=True) + tl.zeros((QP, BB, BD), dtype=tl.float32)
+    first = (tl.arange(0, BB) == 0)[None, :, None] & (cols < d)[None, None, :]
+    tl.store(out + coefficient_places(cols, d, QP, BB), found, mask=(tl.arange(0, QP) < Q)[:, None, None] & first)
 
 
 @jit
 def subtract_only(
     x, out, c, coefficients, n, d, x_row, c_row, c_col, b_row,
-    Q: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, WIDE: tl.constexpr,
+    Q: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """`x − c β`: the second half of the pass alone, and all of eval."""
-    cols = tl.program_id(0) * BD + tl.arange(0, BD)
-    rows = tl.program_id(1) * BN + tl.arange(0, BN)
-    inside = (rows < n)[:, None] & (cols < d)[None, :]
-    block = tl.load(x + block_offsets(rows, cols, x_row, WIDE), mask=inside, other=0.0).to(tl.float32)
-    block = subtract(block, c, coefficients, rows, cols, 1.0, n, d, c_row, c_col, b_row, Q, 16, False)
-    tl.store(out + block_offsets(rows, cols, d, WIDE), block.to(out.dtype.element_ty), mask=inside)
+    rows = row_block(tl.program_id(0) * BA * BB, BA, BB)  # programs side by side read the same coefficients
+    cols = tl.program_id(1) * BD + tl.arange(0, BD)
+    block = load_block(x, rows, cols, n, d, x_row, WIDE)
+    for k in tl.static_range(Q):
+        c_k = load_column(c, rows, k, n, c_row, c_col)
+        block = block - c_k[:, :, None] * load_row(coefficients, k, b_row, cols, d)[None, None, :]
+    store_block(out, block, rows, cols, n, d, WIDE)

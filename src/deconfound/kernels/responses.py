@@ -7,58 +7,53 @@ from deconfound.kernels.gains import (
     adaptive_gain,
     follow_trend,
     keep_votes,
+    load_measured,
     memory_order,
     sum_blocks,
+    sum_parts,
 )
 from deconfound.kernels.language import jit, tl
-from deconfound.kernels.passes import is_finite
+from deconfound.kernels.passes import is_finite, load_block, load_column, row_block
 
 
 @jit
 def measure_gradients(
-    g, c, mean, gradients, squares, products, total, n, d, m, stride, g_row, c_row, c_col,
+    g, c, mean, gradients, squares, products, sizes, n, d, m, stride, g_row, c_row, c_col,
     Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """`ĝ = n g` at the measured features, `‖ĝ_i‖²` and `⟨c_i S, ĝ_i⟩` of each sample, and `‖S‖²`."""
+    """`ĝ = n g` of some samples at some measured features, their share of `‖ĝ_i‖²`, `⟨c_i S, ĝ_i⟩` and `‖S‖²`."""
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
-    inside_rows = rows < n
-    square = tl.zeros((BN,), dtype=tl.float32)
-    product = tl.zeros((BN,), dtype=tl.float32)
+    measured = tl.program_id(1) * BM + tl.arange(0, BM)
+    features = measured * stride
+    inside = (rows < n)[:, None] & (measured < m)[None, :]
+    places = memory_order(features, CHANNELS, POSITIONS)
+    block = tl.load(g + rows[:, None] * g_row + places[None, :], mask=inside, other=0.0).to(tl.float32)
+    block *= tl.full((), n, tl.float32)
+    explained = tl.zeros((BN, BM), dtype=tl.float32)
     size = tl.zeros((BM,), dtype=tl.float32)
-    for start in range(0, m, BM):
-        measured = start + tl.arange(0, BM)
-        features = measured * stride
-        inside = inside_rows[:, None] & (measured < m)[None, :]
-        places = memory_order(features, CHANNELS, POSITIONS)
-        block = tl.load(g + rows[:, None] * g_row + places[None, :], mask=inside, other=0.0).to(tl.float32) * tl.full(
-            (), n, tl.float32
-        )
-        explained = tl.zeros((BN, BM), dtype=tl.float32)
-        for k in range(Q):
-            c_k = tl.load(c + rows * c_row + k * c_col, mask=inside_rows, other=0.0)
-            row_k = mean + tl.full((), 1, tl.int64) * k * d
-            mean_k = tl.load(row_k + features, mask=measured < m, other=0.0)
-            explained += c_k[:, None] * mean_k[None, :]
-            size += mean_k * mean_k
-        tl.store(gradients + rows[:, None] * m + measured[None, :], block, mask=inside)
-        square += tl.sum(block * block, axis=1)
-        product += tl.sum(block * explained, axis=1)
-    tl.store(squares + rows, square, mask=inside_rows)
-    tl.store(products + rows, product, mask=inside_rows)
+    for k in tl.static_range(Q):
+        c_k = tl.load(c + rows * c_row + k * c_col, mask=rows < n, other=0.0)
+        mean_k = load_measured(mean, k, d, features, measured, m)
+        explained += c_k[:, None] * mean_k[None, :]
+        size += mean_k * mean_k
+    tl.store(gradients + rows[:, None] * m + measured[None, :], block, mask=inside)
+    part = tl.program_id(1)
+    tl.store(squares + part * n + rows, tl.sum(block * block, axis=1), mask=rows < n)
+    tl.store(products + part * n + rows, tl.sum(block * explained, axis=1), mask=rows < n)
     if tl.program_id(0) == 0:
-        tl.store(total, tl.sum(size, axis=0))
+        tl.store(sizes + part, tl.sum(size, axis=0))
 
 
 @jit
 def follow_scale(
-    squares, n, m, scale, spread, samples, BN: tl.constexpr,
+    squares, n, m, scale, spread, samples, PARTS: tl.constexpr,
     LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """The logarithm of the gradients' size and its spread after this batch, and whether they are finite."""
-    square = tl.zeros((BN,), dtype=tl.float32)
-    for start in range(0, n, BN):
-        where = start + tl.arange(0, BN)
-        square += tl.load(squares + where, mask=where < n, other=0.0)
+    square = tl.zeros((1024,), dtype=tl.float32)
+    for start in range(0, n * PARTS, 1024):
+        where = start + tl.arange(0, 1024)
+        square += tl.load(squares + where, mask=where < n * PARTS, other=0.0)
     rows = tl.full((), n, tl.float32)
     size = tl.sqrt(tl.sum(square, axis=0) / (rows * m))
     finite = is_finite(size)
@@ -74,49 +69,50 @@ def follow_scale(
 
 @jit
 def add_responses(
-    gradients, c, mean, squares, products, total, scale, spread, samples, trend, votes, sums, n, d, m, stride,
+    gradients, c, mean, squares, products, sizes, scale, spread, samples, trend, votes, sums, n, d, m, stride,
     c_row, c_col,
-    Q: tl.constexpr, QP: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr,
     LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """The votes `c_i ĝ_i − S`, each of length one, of all samples for some features."""
     log_size, _, _ = follow_scale(
-        squares, n, m, tl.load(scale), tl.load(spread), tl.load(samples), BN, LOG_JUMP, SPREADS, LARGEST
+        squares, n, m, tl.load(scale), tl.load(spread), tl.load(samples), PARTS, LOG_JUMP, SPREADS, LARGEST
     )
     unit = tl.exp(-log_size)
-    size = tl.load(total)
+    size = tl.load(sizes)
+    for part in tl.static_range(1, PARTS):
+        size += tl.load(sizes + part)
     measured = tl.program_id(0) * BM + tl.arange(0, BM)
-    ks = tl.arange(0, QP)
-    result = tl.zeros((QP, BM), dtype=tl.float32)
-    lengths = tl.zeros((BN,), dtype=tl.float32)
-    for start in range(0, n, BN):
-        rows = start + tl.arange(0, BN)
-        inside_rows = rows < n
-        inside = inside_rows[:, None] & (measured < m)[None, :]
-        block = tl.load(gradients + rows[:, None] * m + measured[None, :], mask=inside, other=0.0)
-        norm = tl.zeros((BN,), dtype=tl.float32)
-        for k in range(Q):
-            c_k = tl.load(c + rows * c_row + k * c_col, mask=inside_rows, other=0.0)
+    ks = tl.arange(0, QP)[:, None, None]
+    total = tl.zeros((QP, BB, BM), dtype=tl.float32)
+    lengths = tl.zeros((BA, BB), dtype=tl.float32)
+    for start in range(0, n, BA * BB):
+        rows = row_block(start, BA, BB)
+        block = load_block(gradients, rows, measured, n, m, m, True)
+        norm = tl.zeros((BA, BB), dtype=tl.float32)
+        for k in tl.static_range(Q):
+            c_k = load_column(c, rows, k, n, c_row, c_col)
             norm += c_k * c_k
-        parts = norm * tl.load(squares + rows, mask=inside_rows, other=0.0) * unit * unit + size
-        squared = parts - 2.0 * tl.load(products + rows, mask=inside_rows, other=0.0) * unit
+        parts = norm * sum_parts(squares, rows, n, PARTS) * unit * unit + size
+        squared = parts - 2.0 * sum_parts(products, rows, n, PARTS) * unit
+        # Where the two parts cancel, what is left is rounding and must not count as a full vote.
         length = 1.0 / tl.sqrt(tl.maximum(tl.maximum(squared, 1e-6 * parts), TINY))
-        length = tl.where(inside_rows, length, 0.0)
+        length = tl.where(rows < n, length, 0.0)
         lengths += length
-        for k in range(Q):
-            c_k = tl.load(c + rows * c_row + k * c_col, mask=inside_rows, other=0.0)
-            vote = tl.sum(block * (c_k * length * unit)[:, None], axis=0)
-            result += tl.where((ks == k)[:, None], vote[None, :], 0.0)
-    where = ks[:, None].to(tl.int64) * d + (measured * stride)[None, :]
-    old = tl.load(mean + where, mask=(ks < Q)[:, None] & (measured < m)[None, :], other=0.0)
-    result -= tl.sum(lengths, axis=0) * old
-    keep_votes(result, trend, votes, sums, measured, ks, m, Q, QP, QP)
+        for k in tl.static_range(Q):
+            vote = load_column(c, rows, k, n, c_row, c_col) * length * unit
+            total += tl.where(ks == k, tl.sum(block * vote[:, :, None], axis=0)[None, :, :], 0.0)
+    here = tl.arange(0, QP)[:, None]
+    where = here.to(tl.int64) * d + (measured * stride)[None, :]
+    old = tl.load(mean + where, mask=(here < Q) & (measured < m)[None, :], other=0.0)
+    result = tl.sum(total, axis=1) - tl.sum(tl.sum(lengths, axis=1), axis=0) * old
+    keep_votes(result, trend, votes, sums, measured, m, Q, QP, QP, QP)
 
 
 @jit
 def decide_response(
     sums, blocks, votes, squares, agreement, samples, step, trend, scale, spread, numbers, rate, n, m, positions, prior,
-    Q: tl.constexpr, QP: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, FIXED: tl.constexpr,
+    Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, FIXED: tl.constexpr,
     WINDOW: tl.constexpr, BATCHES: tl.constexpr, LONGEST: tl.constexpr,
     LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
@@ -128,7 +124,7 @@ def decide_response(
     seen = tl.load(samples)
     old_scale = tl.load(scale)
     new_scale, new_spread, finite = follow_scale(
-        squares, n, m, old_scale, tl.load(spread), seen, BN, LOG_JUMP, SPREADS, LARGEST
+        squares, n, m, old_scale, tl.load(spread), seen, PARTS, LOG_JUMP, SPREADS, LARGEST
     )
     agreed = tl.load(agreement + groups, mask=inside, other=0.0)
     taken = tl.load(step + groups, mask=inside, other=0.0)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# What one program may hold of the features while it works on them, in numbers; more spills out of the registers.
-HELD = 16_384
-
 
 class Tile(NamedTuple):
     """One program's share of a pass.
@@ -16,14 +13,17 @@ class Tile(NamedTuple):
         features: Features in a block.
         warps: Warps that work on it.
         hold: Whether the block holds every sample, so that features are read once.
-        dot: Whether sums of products go through Triton's matrix product rather than one sum per regressor.
     """
 
     rows: int
     features: int
     warps: int
     hold: bool = False
-    dot: bool = False
+
+    @property
+    def side_by_side(self) -> int:
+        """Samples that lie side by side in the program's threads, at four features a thread."""
+        return min(self.rows, max(1, 128 * self.warps // self.features))
 
 
 def power_of_two(number: int) -> int:
@@ -33,26 +33,26 @@ def power_of_two(number: int) -> int:
 
 def whole_pass(n: int, d: int) -> Tile:
     """For moving the coefficients and subtracting."""
-    rows = max(16, power_of_two(n))
+    rows = max(4, power_of_two(n))
     narrow = _enough_programs(d)
-    if rows * 16 <= HELD:
-        features = min(max(16, HELD // rows), 512, narrow)
-        return Tile(rows, features, _warps(rows * features), hold=True)
-    return Tile(256, min(32, narrow), _warps(256 * min(32, narrow)))
+    if rows <= 1024:
+        features = min(max(16, 16_384 // rows), 256, narrow)
+        return Tile(rows, features, _warps(rows * features, 128), hold=True)
+    return Tile(128, min(32, narrow), 4)
 
 
 def products(n: int, d: int) -> Tile:
     """For sums over samples alone."""
-    rows = min(64, max(16, power_of_two(n)))
-    features = min(128, _enough_programs(d))
-    return Tile(rows, features, _warps(rows * features))
+    rows = min(32, power_of_two(n))
+    features = min(256, _enough_programs(d))
+    return Tile(rows, features, _warps(rows * features, 64))
 
 
 def subtraction(n: int, d: int) -> Tile:
     """For subtracting alone."""
-    rows = min(32, power_of_two(n))
-    features = min(256, _enough_programs(d))
-    return Tile(rows, features, _warps(rows * features))
+    rows = min(16, power_of_two(n))
+    features = min(512, _enough_programs(d))
+    return Tile(rows, features, _warps(rows * features, 64))
 
 
 def _enough_programs(d: int) -> int:
@@ -60,6 +60,6 @@ def _enough_programs(d: int) -> int:
     return max(16, power_of_two(d // 256))
 
 
-def _warps(numbers: int) -> int:
-    """About 64 numbers a thread."""
-    return min(16, max(1, numbers // 2048))
+def _warps(numbers: int, each: int) -> int:
+    """So many that a thread holds about `each` numbers."""
+    return min(8, max(1, power_of_two(numbers // (32 * each))))
