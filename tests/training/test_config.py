@@ -138,6 +138,12 @@ def test_a_level_without_training_rows_is_found_before_training(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_batch_that_a_method_cannot_use_is_refused(tmp_path):
+    config = tiny.config(tiny.write(tmp_path), tmp_path, method={"name": "batchnorm"}, training={"batch_size": 1})
+    with pytest.raises(OptionError, match=r"training\.batch_size must be at least 2 for method 'batchnorm'; got 1"):
+        open_problem(config)
+
+
 def test_empty_features_are_told_or_filled(tmp_path):
     frame = tiny.cohort()
     frame.loc[3, "f2"] = None

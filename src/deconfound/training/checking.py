@@ -62,7 +62,13 @@ def setting_faults(config: Config) -> list[str]:
     faults += [f"a column must be a label or a confound; got {name!r} as both." for name in both]
     for name in dict.fromkeys([config.method.name, *config.method.options]):
         try:
-            faults += unknown_options(method(name), config.method.options.get(name, {}))
+            kind = method(name)
+            faults += unknown_options(kind, config.method.options.get(name, {}))
+            if name == config.method.name and 1 <= training.batch_size < kind.smallest_batch:
+                faults.append(
+                    f"training.batch_size must be at least {kind.smallest_batch} for method {name!r}; got "
+                    f"{training.batch_size}."
+                )
         except DeconfoundError as fault:
             faults.append(str(fault))
     faults += network_faults(config.network.name, config.network.options)

@@ -1,0 +1,64 @@
+"""The pages on runs: their commands are given, and their tables are those of the results."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import deconfound.cli as cli
+from deconfound.methods import METHODS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_on_runs_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    namespace = {"__name__": "run.md"}
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / "run.md").read_text(), flags=re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["python", "sh", "python"]
+    short = {
+        "fit": ["splits.folds=2"],
+        "compare": ["splits.folds=2", "compare.permutations=39", "compare.bootstraps=40"],
+    }
+    for kind, block in blocks:
+        if kind == "python":
+            exec(compile(block, "run.md", "exec"), namespace)
+            continue
+        for line in block.strip().split("\n"):
+            words = shlex.split(line)[1:]
+            done = CliRunner().invoke(cli.app, [*words, *short.get(words[0], [])])
+            assert done.exit_code == 0, (line, done.output, done.exception)
+    for path in ("config.yaml", "runs/run/results.json", "runs/compare/report.html", "answers.csv"):
+        assert (tmp_path / path).exists()
+    assert namespace["results"]["metrics"]["auc"]["mean"] > 0.6
+
+
+def test_every_method_has_its_advice():
+    page = (DOCS / "which-method.md").read_text()
+    for name in METHODS:
+        assert f"`{name}`" in page
+
+
+def interval(item, sign=""):
+    return f"{item['mean']:{sign}.3f} ({item['low']:{sign}.3f} to {item['high']:{sign}.3f})".replace("-", "−")
+
+
+@pytest.mark.parametrize("result", sorted((DOCS / "results" / "abide").glob("*.json")), ids=lambda path: path.stem)
+def test_the_tables_of_abide_are_those_of_the_results(result):
+    content = json.loads(result.read_text())
+    page = (DOCS / "abide.md").read_text()
+    assert content["provenance"]["data"]
+    for line in content["lines"]:
+        measures = line["measures"]
+        change = "" if line["name"] == content["base"] else interval(measures["auc"]["difference"], "+")
+        cells = [f"`{line['name']}`", interval(measures["auc"]), change]
+        cells += [_left(measures.get(f"left/outputs/{name}")) for name in content["confounds"]]
+        assert "| " + " | ".join(cells).replace("  ", " ") + " |" in page
+
+
+def _left(item):
+    return "–" if not item or item["mean"] is None else interval(item)
