@@ -17,6 +17,7 @@ from deconfound.cli.demo import demo
 from deconfound.cli.fit import fit
 from deconfound.cli.init import init
 from deconfound.cli.predict import predict
+from deconfound.cli.reproduce import reproduce
 from deconfound.errors import DeconfoundError
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command()(init)
 app.command()(fit)
 app.command()(compare)
 app.command()(predict)
+app.add_typer(reproduce, name="reproduce")
 
 _debug = False
 

@@ -15,8 +15,9 @@ KINDS = ("two", "sites", "curved", "curved-linear", "width")
 LEAST_STEPS = 1500
 LEAST_EPOCHS = 10
 LONG = 6000
-# Where a batch is one or two images, Adam's first steps kill the hidden units of some networks, plain ones too.
-WARM_UP = 500
+# Up to this batch size the learning rate grows over the first epoch: Adam's first steps, each as large as any later one,
+# otherwise kill all hidden units of some networks, plain ones too.
+WARMED_BATCH = 20
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Cell:
     @property
     def warm_up(self) -> int:
         """Steps in which the learning rate grows to its value."""
-        return WARM_UP if self.batch <= 2 else 0
+        return TRAINING_IMAGES // self.batch if self.batch <= WARMED_BATCH else 0
 
     @property
     def key(self) -> str:
@@ -71,17 +72,18 @@ def full_grid() -> list[Cell]:
     """The paper's grid, learning rates, ablations, other confounds and drifting data; the claims come first."""
     ours = [_cell("pmdn", batch) for batch in BATCHES]
     rivals = [_cell(method, batch) for method in ("mdn", "rmdn") for batch in BATCHES]
-    rest = [_cell(m, b) for m in METHODS if m not in ("pmdn", "mdn", "rmdn") for b in BATCHES]
+    plain = [_cell("none", batch) for batch in BATCHES]
+    rest = [_cell(m, b) for m in ("batchnorm", "adversarial", "pmdn-alternating") for b in BATCHES]
     rest = [cell for cell in rest if not (cell.method == "batchnorm" and cell.batch == 1)]
-    rates = [_cell("pmdn", batch, lr=lr) for lr in (1e-3, 1e-5) for batch in BATCHES]
+    rates = [_cell("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2, 1000, 1) for lr in (1e-3, 1e-5)]
     ablations = [
         replace(_cell(method, batch), options={"settle": settle})
         for method, settle in (("pmdn", False), ("mdn", True), ("rmdn", True))
         for batch in (20, 200, 2000)
     ]
     norms = [replace(_cell("pmdn", batch), options={"layer_norm": True}) for batch in (20, 200)]
-    kinds = [_cell(m, 200, problem=kind) for kind in KINDS for m in ("none", "mdn", "rmdn", "pmdn")]
-    return [*ours, *rivals, *kinds, *_drifting(), *rest, *ablations, *norms, *rates]
+    kinds = [_cell(m, 200, problem=kind) for m in ("pmdn", "mdn", "none", "rmdn") for kind in KINDS]
+    return [*ours, *rivals, *plain, *kinds, *rates, *ablations, *_drifting(), *norms, *rest]
 
 
 def quick_grid() -> list[Cell]:
@@ -94,7 +96,8 @@ def quick_grid() -> list[Cell]:
 
 
 def _cell(method: str, batch: int, lr: float = 1e-4, problem: str = "one") -> Cell:
-    long = LONG if batch in (20, 200) and lr == 1e-4 and problem == "one" else 0
+    followed = method in ("mdn", "rmdn", "pmdn") and lr == 1e-4 and problem == "one"
+    long = LONG if followed and batch in (20, 200) else 0
     return Cell(method, batch, lr, problem, steps=steps_for(batch), long=long)
 
 

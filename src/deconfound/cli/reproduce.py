@@ -1,0 +1,89 @@
+"""`deconfound reproduce`: the paper's experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+reproduce = typer.Typer(
+    help="Run the paper's experiments again, with every method, and write tables, figures and a report.",
+    no_args_is_help=True,
+)
+
+
+@reproduce.command()
+def synthetic(
+    out: Annotated[Path, typer.Option(help="Folder of the results; the same command goes on where it stopped.")] = Path(
+        "reproduce-synthetic"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="A small version for two cores, about five minutes.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
+    minutes: Annotated[float | None, typer.Option(help="Start no further cell after so many minutes.", min=0)] = None,
+    report_only: Annotated[
+        bool, typer.Option(help="Only make figure, tables and page from results.json again.")
+    ] = False,
+) -> None:
+    """Section 3.1: synthetic images with a known ceiling, every method at every batch size, Figure 2.
+
+    The whole grid is for a GPU (about 25 minutes on an H200); --quick shows the same thing in small.
+    """
+    import torch
+
+    from deconfound.errors import OptionError
+    from deconfound.experiments.synthetic.grid import full_grid, quick_grid
+    from deconfound.experiments.synthetic.page import sentence, write_report
+    from deconfound.experiments.synthetic.problems import TEST_PER_GROUP
+    from deconfound.experiments.synthetic.running import RESULTS, run_grid
+    from deconfound.experiments.synthetic.tables import Results
+    from deconfound.training.files import read_json
+
+    console = Console()
+    if device not in ("auto", "cpu", "cuda"):
+        raise OptionError(f"--device must be auto, cpu or cuda; got {device!r}.")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    cells = quick_grid() if quick else full_grid()
+    if report_only:
+        content = read_json(out / RESULTS)
+    else:
+        per_group = 1000 if quick else TEST_PER_GROUP
+        seconds = None if minutes is None else 60 * minutes
+        with _progress(console) as bar:
+            content = run_grid(
+                cells,
+                out,
+                device,
+                seconds=seconds,
+                test_per_group=per_group,
+                started=lambda cell: _task(bar, cell.key, max(cell.steps, cell.long) * max(1, len(cell.stages))),
+            )
+    results = Results(content)
+    page = write_report(results, out)
+    left = len(cells) - len(content["cells"])
+    if left and not report_only:
+        console.print(f"{left} of {len(cells)} cells are still to be done: give the same command again.")
+    console.print(sentence(results), highlight=False)
+    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _progress(console: Console) -> Progress:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _task(bar: Progress, name: str, total: int) -> Any:
+    task = bar.add_task(name, total=total)
+    return lambda step: bar.update(task, completed=step)
