@@ -15,8 +15,8 @@ KINDS = ("two", "sites", "curved", "curved-linear", "width")
 LEAST_STEPS = 1500
 LEAST_EPOCHS = 10
 LONG = 6000
-# Up to this batch size the learning rate grows over the first epoch: Adam's first steps, each as large as any later one,
-# otherwise kill all hidden units of some networks, plain ones too.
+# Up to this batch size the learning rate grows over the first epoch: Adam's first steps, each as large as any later
+# one, otherwise kill all hidden units of some networks, plain ones too.
 WARMED_BATCH = 20
 
 
@@ -77,11 +77,11 @@ def full_grid() -> list[Cell]:
     rest = [cell for cell in rest if not (cell.method == "batchnorm" and cell.batch == 1)]
     rates = [_cell("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2, 1000, 1) for lr in (1e-3, 1e-5)]
     ablations = [
-        replace(_cell(method, batch), options={"settle": settle})
+        replace(_cell(method, batch), long=0, options={"settle": settle})
         for method, settle in (("pmdn", False), ("mdn", True), ("rmdn", True))
         for batch in (20, 200, 2000)
     ]
-    norms = [replace(_cell("pmdn", batch), options={"layer_norm": True}) for batch in (20, 200)]
+    norms = [replace(_cell("pmdn", batch), long=0, options={"layer_norm": True}) for batch in (20, 200)]
     kinds = [_cell(m, 200, problem=kind) for m in ("pmdn", "mdn", "none", "rmdn") for kind in KINDS]
     return [*ours, *rivals, *plain, *kinds, *rates, *ablations, *_drifting(), *norms, *rest]
 
