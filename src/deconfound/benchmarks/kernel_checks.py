@@ -16,32 +16,24 @@ Q, CONFOUNDS = 7, 5
 SHAPES = ((37, 1001, 8, 6), (1, 5, 3, 2), (200, 84, 7, 5), (3000, 130, 8, 6), (64, 999, 30, 27), (240, 4096, 7, 5))
 TILES: dict[tuple[int, int], tuple[Tile, ...]] = {
     (240, 262_144): (
-        Tile(256, 64, 8, True), Tile(256, 64, 4, True), Tile(256, 32, 4, True), Tile(256, 32, 8, True),
-        Tile(256, 128, 16, True), Tile(256, 128, 8, True), Tile(256, 64, 8, True, True), Tile(64, 128, 4),
-        Tile(128, 64, 8), Tile(32, 256, 4), Tile(16, 256, 2), Tile(64, 64, 4),
+        Tile(256, 16, 1, True), Tile(256, 64, 4, True), Tile(256, 32, 2, True), Tile(256, 32, 4, True),
+        Tile(256, 64, 8, True), Tile(256, 16, 2, True), Tile(64, 64, 4), Tile(64, 32, 2), Tile(256, 16, 4),
     ),
     (1000, 73_728): (
-        Tile(1024, 16, 8, True), Tile(1024, 16, 16, True), Tile(1024, 32, 16, True), Tile(1024, 8, 4, True),
-        Tile(128, 32, 4), Tile(256, 32, 8), Tile(64, 64, 4), Tile(64, 32, 4), Tile(32, 64, 2), Tile(128, 64, 8),
+        Tile(1024, 16, 4, True), Tile(1024, 16, 8, True), Tile(1024, 8, 2, True), Tile(1024, 32, 8, True),
+        Tile(256, 16, 4), Tile(128, 16, 2), Tile(128, 32, 4), Tile(64, 32, 2),
     ),
     (64, 2_097_152): (
-        Tile(64, 256, 8, True), Tile(64, 128, 4, True), Tile(64, 128, 8, True), Tile(64, 64, 4, True),
-        Tile(64, 256, 16, True), Tile(64, 512, 16, True), Tile(64, 256, 4, True), Tile(64, 128, 4, True, True),
+        Tile(64, 64, 1, True), Tile(64, 128, 2, True), Tile(64, 256, 4, True), Tile(64, 128, 4, True),
+        Tile(64, 64, 2, True), Tile(64, 32, 1, True), Tile(16, 256, 2),
     ),
     (32, 7_077_888): (
-        Tile(32, 512, 8, True), Tile(32, 256, 4, True), Tile(32, 512, 4, True), Tile(32, 256, 2, True),
-        Tile(32, 256, 8, True), Tile(32, 128, 4, True), Tile(32, 1024, 8, True), Tile(32, 128, 2, True),
+        Tile(32, 128, 1, True), Tile(32, 256, 2, True), Tile(32, 512, 4, True), Tile(32, 256, 4, True),
+        Tile(32, 64, 1, True), Tile(32, 128, 2, True), Tile(8, 512, 4),
     ),
 }  # fmt: skip
-PRODUCTS = (Tile(64, 128, 4), Tile(32, 128, 2), Tile(64, 64, 4), Tile(32, 256, 4), Tile(16, 512, 4), Tile(128, 64, 4))
-SUBTRACTIONS = (
-    Tile(32, 256, 4),
-    Tile(16, 512, 4),
-    Tile(32, 128, 4),
-    Tile(8, 512, 4),
-    Tile(8, 1024, 4),
-    Tile(4, 1024, 4),
-)
+PRODUCTS = (Tile(16, 512, 4), Tile(32, 256, 4), Tile(8, 512, 4), Tile(64, 128, 4), Tile(32, 128, 2))
+SUBTRACTIONS = (Tile(8, 512, 4), Tile(16, 512, 4), Tile(8, 1024, 4), Tile(16, 256, 4), Tile(4, 1024, 4))
 
 
 def check(device: str) -> Iterator[dict[str, Any]]:
@@ -74,7 +66,14 @@ def sweep() -> Iterator[dict[str, Any]]:
         yield from sweep_at(n, d, candidates)
 
 
-def sweep_at(n: int, d: int, candidates: Sequence[Tile], budget: float = 0.03) -> Iterator[dict[str, Any]]:
+def sweep_at(
+    n: int,
+    d: int,
+    candidates: Sequence[Tile],
+    budget: float = 0.03,
+    products: Sequence[Tile] = PRODUCTS,
+    subtractions: Sequence[Tile] = SUBTRACTIONS,
+) -> Iterator[dict[str, Any]]:
     """Time the cuts at one size."""
     from deconfound.kernels import launch
 
@@ -88,8 +87,8 @@ def sweep_at(n: int, d: int, candidates: Sequence[Tile], budget: float = 0.03) -
             candidates,
             lambda tile: launch.move(x, beta, regressors, removal, gram, numbers, flag, skipped, tile=tile),
         ),
-        "products": (PRODUCTS, lambda tile: launch.cross(x, regressors, tile)),
-        "subtraction": (SUBTRACTIONS, lambda tile: launch.subtract(x, removal, beta[:CONFOUNDS], tile)),
+        "products": (products, lambda tile: launch.cross(x, regressors, tile)),
+        "subtraction": (subtractions, lambda tile: launch.subtract(x, removal, beta[:CONFOUNDS], tile)),
     }
     for kernel, (tiles, call) in kernels.items():
         for tile in tiles:
@@ -100,6 +99,13 @@ def sweep_at(n: int, d: int, candidates: Sequence[Tile], budget: float = 0.03) -
                 yield {**found, "fault": str(fault)[:200]}
             else:
                 yield {**found, "ratio": ratio, "copy": copy}
+
+
+def precompile(part: int, parts: int) -> None:
+    """Compile every `parts`-th cut, so that some processes together fill Triton's cache on disk."""
+    jobs = [(n, kernel_tiles) for (n, _), cuts in TILES.items() for kernel_tiles in cuts]
+    for n, tile in jobs[part::parts]:
+        list(sweep_at(n, 4096, [tile], 0.0, PRODUCTS[part::parts], SUBTRACTIONS[part::parts]))
 
 
 def problem(n: int, d: int, q: int, confounds: int, device: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -114,4 +120,4 @@ def problem(n: int, d: int, q: int, confounds: int, device: str, dtype: torch.dt
 
 def error(got: Tensor, expected: Tensor) -> float:
     """`‖got − expected‖ / ‖expected‖`."""
-    return ((got.double() - expected).norm() / expected.norm()).item()
+    return float((got.double() - expected).norm() / expected.norm())

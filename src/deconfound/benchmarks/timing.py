@@ -63,4 +63,5 @@ def _events(call: Callable[[], object], repeats: int) -> float:
         call()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in pairs) / 1000
+    milliseconds: list[float] = [start.elapsed_time(end) for start, end in pairs]
+    return statistics.median(milliseconds) / 1000

@@ -26,7 +26,7 @@ def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Ten
     tile = tile or tiles.products(n, d)
     passes.sum_products[(_blocks(d, tile.features),)](
         features, out, regressors, n, d, features.stride(0), *regressors.stride(),
-        Q=q, QP=power_of_two(q), **_block(tile), WIDE=_wide(n, q, d, features),
+        Q=q, QP=power_of_two(q), **_block(tile, features), WIDE=_wide(n, q, d, features),
         num_warps=tile.warps,
     )  # fmt: skip
     return out
@@ -40,7 +40,7 @@ def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile
     tile = tile or tiles.subtraction(n, d)
     passes.subtract_only[(_blocks(n, tile.rows), _blocks(d, tile.features))](
         features, out, removal, coefficients, n, d, features.stride(0), *removal.stride(), coefficients.stride(0),
-        Q=removal.shape[1], **_block(tile), WIDE=_wide(n, 0, d, features), num_warps=tile.warps,
+        Q=removal.shape[1], **_block(tile, features), WIDE=_wide(n, 0, d, features), num_warps=tile.warps,
     )  # fmt: skip
     return out
 
@@ -65,7 +65,7 @@ def move(
     passes.move_and_subtract[(_blocks(d, tile.features),)](
         features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers,
         flag, skipped, n, d, features.stride(0), *regressors.stride(), *removal.stride(),
-        Q=q, QC=removal.shape[1], QP=power_of_two(q), **_block(tile), GRAM=gram is not None, KEEP=keep,
+        Q=q, QC=removal.shape[1], QP=power_of_two(q), **_block(tile, features), GRAM=gram is not None, KEEP=keep,
         HOLD=tile.hold, WIDE=_wide(n, q, d, features), num_warps=tile.warps,
     )  # fmt: skip
     return out
@@ -190,8 +190,9 @@ def _blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def _block(tile: Tile) -> dict[str, int]:
-    return {"BA": tile.rows // tile.side_by_side, "BB": tile.side_by_side, "BD": tile.features}
+def _block(tile: Tile, features: Tensor) -> dict[str, int]:
+    beside = tile.side_by_side(features.element_size())
+    return {"BA": tile.rows // beside, "BB": beside, "BD": tile.features}
 
 
 def _wide(n: int, q: int, d: int, features: Tensor) -> bool:

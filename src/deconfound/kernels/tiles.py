@@ -20,10 +20,9 @@ class Tile(NamedTuple):
     warps: int
     hold: bool = False
 
-    @property
-    def side_by_side(self) -> int:
-        """Samples that lie side by side in the program's threads, at four features a thread."""
-        return min(self.rows, max(1, 128 * self.warps // self.features))
+    def side_by_side(self, itemsize: int) -> int:
+        """Samples that lie side by side in the program's threads, each of which reads 16 bytes at a time."""
+        return min(self.rows, max(1, 32 * self.warps * (16 // itemsize) // self.features))
 
 
 def power_of_two(number: int) -> int:
@@ -32,34 +31,30 @@ def power_of_two(number: int) -> int:
 
 
 def whole_pass(n: int, d: int) -> Tile:
-    """For moving the coefficients and subtracting."""
+    """For moving the coefficients and subtracting: 128 numbers a thread, in as few warps as hold all samples."""
     rows = max(4, power_of_two(n))
-    narrow = _enough_programs(d)
     if rows <= 1024:
-        features = min(max(16, 16_384 // rows), 256, narrow)
-        return Tile(rows, features, _warps(rows * features, 128), hold=True)
-    return Tile(128, min(32, narrow), 4)
+        features = min(max(16, 4096 // rows), 128, _enough_programs(d))
+        return Tile(rows, features, max(1, rows * features // 4096), hold=True)
+    return Tile(256, 16, 4)
 
 
 def products(n: int, d: int) -> Tile:
     """For sums over samples alone."""
-    rows = min(32, power_of_two(n))
-    features = min(256, _enough_programs(d))
-    return Tile(rows, features, _warps(rows * features, 64))
+    return _cut(n, min(512, _enough_programs(d)))
 
 
 def subtraction(n: int, d: int) -> Tile:
     """For subtracting alone."""
-    rows = min(16, power_of_two(n))
-    features = min(512, _enough_programs(d))
-    return Tile(rows, features, _warps(rows * features, 64))
+    return _cut(n, min(512, _enough_programs(d)))
+
+
+def _cut(n: int, features: int) -> Tile:
+    """Blocks of four warps, or fewer where features are few, with 32 numbers a thread."""
+    warps = max(1, features // 128)
+    return Tile(min(power_of_two(n), 32 * 32 * warps // features), features, warps)
 
 
 def _enough_programs(d: int) -> int:
     """So few features in a block that the programs of a pass can fill a GPU."""
     return max(16, power_of_two(d // 256))
-
-
-def _warps(numbers: int, each: int) -> int:
-    """So many that a thread holds about `each` numbers."""
-    return min(8, max(1, power_of_two(numbers // (32 * each))))
