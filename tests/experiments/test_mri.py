@@ -27,6 +27,7 @@ TINY = Plan(
     run_folds=2,
     filters=(2, 2, 2, 2),
     epochs=1,
+    least_steps=1,
     arms=("mdn", "pmdn"),
     bootstraps=10,
 )
@@ -50,6 +51,8 @@ def test_the_full_plan_is_the_papers():
     assert ARMS["bn"].at == ("relu1", "relu2")
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
     assert len(FULL.cells()) == 4 * 5 * len(ARMS)
+    assert FULL.epochs_for(20, 860) == 30
+    assert FULL.epochs_for(240, 860) == 100
 
 
 def test_the_network_is_the_papers_and_has_layer_norm_where_the_arm_has_it():

@@ -97,8 +97,10 @@ class Trainer:
         self.plan, self.cohort, self.independent, self.fold, self.seed = plan, cohort, independent, fold, seed
         self.device = cohort.images.device
         self.design = Design(confounds=list(CONFOUNDS), keep=list(LABELS)).fit(cohort.rows(fold.train))
-        sample = cohort.images[torch.from_numpy(fold.train[:256])].float()
-        self.mean, self.sd = float(sample.mean()), float(sample.std())
+        # What all brains share is taken out, so that training starts at what tells people apart.
+        sample = cohort.images[torch.from_numpy(fold.train[:256]).to(self.device)].float()
+        self.mean = sample.mean(0)
+        self.sd = (sample - self.mean).std()
 
     def run(self, arm: Arm, batch_size: int) -> Outcome:
         """Train an arm, and predict with its best epoch."""
@@ -117,7 +119,8 @@ class Trainer:
         optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay)
         history: list[dict[str, float]] = []
         best: tuple[float, int, dict[str, Any]] = (math.inf, -1, {})
-        for epoch in range(self.plan.epochs):
+        epochs = self.plan.epochs_for(batch_size, len(self.fold.train))
+        for epoch in range(epochs):
             trained = self._epoch(made, optimizer, batch_size, epoch)
             made.eval()
             with self._precision(), made.settled(self._held_out):
@@ -127,7 +130,7 @@ class Trainer:
                 raise RunError(f"the losses must be finite; got {trained} and {validated} in epoch {epoch}. Lower lr.")
             if validated < best[0]:
                 best = (validated, epoch, copy.deepcopy(made.state_dict()))
-            if epoch - best[1] >= self.plan.patience:
+            if epoch - best[1] >= self.plan.patience * epochs:
                 break
         made.load_state_dict(best[2])
         made.eval()

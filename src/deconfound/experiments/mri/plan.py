@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -50,11 +51,12 @@ class Plan:
         people: Of the cohort; None for Table 1's 1,262.
         batch_sizes: One part of Table 2 each.
         folds: Into how many the cohort is divided.
-        run_folds: How many of them are trained; fewer save time, not sense.
+        run_folds: How many of them are trained and tested on.
         arms: Names of `ARMS`.
         filters: Channels of the network's blocks.
-        epochs: The most epochs.
-        patience: Epochs without a better validation loss before training stops.
+        epochs: The most epochs, unless these are fewer than `least_steps` steps.
+        least_steps: So that a large batch, with few steps in an epoch, is not judged before it has learned.
+        patience: Training stops after this share of the epochs without a better validation loss.
         lr: Learning rate at a batch of 20; it grows with the square root of the batch size.
         weight_decay: Of AdamW.
         gamma: Of the focal loss.
@@ -71,7 +73,8 @@ class Plan:
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (16, 32, 64, 32)
     epochs: int = 30
-    patience: int = 8
+    least_steps: int = 400
+    patience: float = 0.3
     lr: float = 5e-4
     weight_decay: float = 1e-2
     gamma: float = 2.0
@@ -91,6 +94,10 @@ class Plan:
         folds = range(self.run_folds)
         return [(batch, fold, arm) for batch in self.batch_sizes for fold in folds for arm in self.arms]
 
+    def epochs_for(self, batch_size: int, rows: int) -> int:
+        """How many epochs a training on so many rows may have."""
+        return max(self.epochs, math.ceil(self.least_steps / math.ceil(rows / batch_size)))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         plain: dict[str, Any] = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
@@ -98,6 +105,4 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(
-    size=32, batch_sizes=(40,), run_folds=2, filters=(4, 8, 16, 8), epochs=8, patience=8, lr=1e-3
-)  # fmt: skip
+QUICK = Plan(size=32, batch_sizes=(20,), run_folds=1, filters=(4, 8, 16, 8), epochs=10, patience=1.0, lr=1e-3)

@@ -41,7 +41,7 @@ def run_mri(
     """Train what is not yet trained, and summarise when all of it is.
 
     Args:
-        quick: 32³, a smaller network, one batch size, two folds: minutes on two cores, instead of all of it on a GPU.
+        quick: 32³, a smaller network, one batch size, one fold: minutes on two cores, instead of all of it on a GPU.
         out: Everything is written below it; a second call with the same plan goes on where the first stopped.
         device: "cuda" where there is one, by default.
         progress: Called with (what, done, total) before each training.
