@@ -44,6 +44,8 @@ def residualize(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tens
     if features.ndim == 2 and not removal.requires_grad and kernels.usable(features, coefficients):
         residual: Tensor = _Subtract.apply(features, removal, coefficients)
         return residual
+    if features.ndim == 2 and features.dtype == removal.dtype == coefficients.dtype:
+        return torch.addmm(features, removal, coefficients, alpha=-1)  # no room for c β apart from the result
     effect = removal @ coefficients
     return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
 

@@ -48,17 +48,18 @@ class Response(NamedTuple):
 
 
 def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor | None) -> Response:
-    """Take in one batch of ĝ.
+    """Take in one batch of `ĝ = n g`.
 
     Args:
         response: The state so far.
-        gradient: ĝ, `(n, d)`.
+        gradient: g, `(n, d)`.
         removal: c, `(n, q_C)`.
         rate: A fixed share of this batch in S; None for the adaptive gain.
     """
-    rows = removal.new_full((), float(len(gradient)))
-    measured = gradient[:, :: stride(gradient.shape[1])]
-    rows, square, total = add_tensors(rows, measured.square().sum(), cross_products(gradient, removal))
+    n = len(gradient)
+    rows = removal.new_full((), float(n))
+    measured = gradient[:, :: stride(gradient.shape[1])] * n
+    rows, square, total = add_tensors(rows, measured.square().sum(), cross_products(gradient, removal) * n)
     size = (square / (rows * measured.shape[1])).sqrt()
     finite = torch.isfinite(size)
     started = response.gain.samples > 0
@@ -76,6 +77,8 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     mean = response.mean + (adaptive if rate is None else rate) * moved
     mean = torch.where(torch.isfinite(mean).all(0), mean, response.mean)
     new = Response(mean, scale, spread, gain)
+    if finite.is_cpu and not torch.compiler.is_compiling():  # to look makes no CPU wait
+        return new if finite else response
     return _where(finite, new, response)
 
 
@@ -131,7 +134,7 @@ class BilevelResidual(torch.autograd.Function):
         mean, scale, spread, *gain = ctx.response
         response = Response(mean, scale, spread, GainState(*gain))
         summed = gradient if gradient.ndim == 2 else gradient.sum(-1)
-        new = follow(response, summed * n, removal, ctx.rate)
+        new = follow(response, summed, removal, ctx.rate)
         if ctx.update:
             for buffer, value in zip(ctx.response, (*new[:3], *new.gain), strict=True):
                 buffer.copy_(value)

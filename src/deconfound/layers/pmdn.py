@@ -175,18 +175,20 @@ class PMDN(MetadataLayer):
         usable = finite & (count > 0)
         stepped = beta + spread(step, self._groups) * innovation(beta, batch)
         moved = torch.isfinite(stepped).all(0)
+        self._count_skip(finite & moved.all())
+        if usable.is_cpu and not torch.compiler.is_compiling():  # to look makes no CPU wait
+            if not usable:
+                return rate[0]
+            beta.copy_(stepped if moved.all() else torch.where(moved, stepped, beta))
+            torch._foreach_copy_(list(state), list(new))
+            return rate[0]
         beta.copy_(torch.where(usable & moved, stepped, beta))
         for buffer, value in zip(state, new, strict=True):
             buffer.copy_(torch.where(usable, value, buffer))
-        self._count_skip(finite & moved.all())
         return rate[0]
 
     def _votes(self, features: Tensor, fit: Fit) -> Tensor:
         """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
         part = slice(None, None, stride(self._features))
         errors = features[:, part] - fit.regressors @ self._beta()[:, part]
-        groups = fit.regressors.split(self._groups, dim=1)
-        directions = torch.cat([nn.functional.normalize(group, dim=1) for group in groups], dim=1)
-        if fit.weights is not None:
-            directions = directions * fit.weights.unsqueeze(1)
-        return directions.T @ nn.functional.normalize(errors, dim=1)
+        return fit.directions(self._groups).T @ nn.functional.normalize(errors, dim=1)

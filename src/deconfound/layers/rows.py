@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import ShapeError
@@ -58,6 +59,18 @@ class Fit:
     gram: Tensor
     count: Tensor
     pull: Tensor
+
+    def directions(self, groups: Sequence[int]) -> Tensor:
+        """R with the part of each group of columns scaled to length one in each row, times the weights."""
+        if "_directions" in self.__dict__:
+            found: Tensor = self.__dict__["_directions"]
+            return found
+        parts = self.regressors.split(list(groups), dim=1)
+        found = torch.cat([nn.functional.normalize(part, dim=1) for part in parts], dim=1)
+        found = found if self.weights is None else found * self.weights.unsqueeze(1)
+        if not torch.compiler.is_compiling():
+            self.__dict__["_directions"] = found  # layers of one design have the same groups
+        return found
 
     def moments(self, features: Tensor) -> Moments:
         """The moments of these features, `(n, d)`."""
