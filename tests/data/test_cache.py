@@ -11,7 +11,7 @@ import pytest
 from deconfound.data import cache as caching
 from deconfound.data.cache import Fault, cache_root, keep
 from deconfound.data.scans import open_scans
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, ScanError
 from tests.data.scan_files import write_bids, write_scan
 
 
@@ -156,6 +156,20 @@ def test_a_fault_is_remembered_with_its_text(tmp_path):
         assert kept.faults == {1: "is broken"}
         assert kept.made == made
         assert kept.volumes.stored[2].max() == 2
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(tmp_path, monkeypatch):
+    root = write_bids(tmp_path / "bids", people=2)
+
+    def hiccup(path):
+        raise Fault("cannot be read (OSError: the network is away)", lasting=False)
+
+    with monkeypatch.context() as away:
+        away.setattr("deconfound.data.scans.read_scan", hiccup)
+        with pytest.raises(ScanError, match="the network is away"):
+            opened(root, tmp_path)
+    assert opened(root, tmp_path).made == 2
+    assert opened(root, tmp_path).made == 0
 
 
 def test_a_cache_that_cannot_be_written_is_an_error_with_its_name(tmp_path):

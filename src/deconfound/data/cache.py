@@ -33,7 +33,16 @@ FORMAT = 1
 
 
 class Fault(Exception):
-    """Why one volume cannot be made; others go on."""
+    """Why one volume cannot be made; others go on.
+
+    Args:
+        text: The reason.
+        lasting: Whether equal content always has this fault. A file that could not be read is tried again.
+    """
+
+    def __init__(self, text: str, lasting: bool = True) -> None:
+        super().__init__(text)
+        self.lasting = lasting
 
 
 class StoredVolumes:
@@ -140,7 +149,7 @@ def keep(
 def _find(path: Path, digests: Sequence[str], shape: Shape3, dtype: str, jobs: int) -> Kept | None:
     """The file if it is whole; None if it is absent, incomplete or damaged."""
     index = _index(path)
-    if index is None or index["digests"] != list(digests):
+    if index is None or index["digests"] != list(digests) or index["again"]:
         return None
     try:
         stored = np.load(path, mmap_mode="r")
@@ -166,7 +175,7 @@ def _build(
     progress: bool,
 ) -> Kept:
     known = _known(path.parent, set(digests), shape, dtype)
-    checks, faults = [0] * len(digests), dict[int, str]()
+    checks, faults, again = [0] * len(digests), dict[int, str](), list[int]()
     missing = [row for row, name in enumerate(digests) if name not in known]
     header = _header((len(digests), *shape), dtype)
     length = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -188,6 +197,7 @@ def _build(
                 put(row, make(row))
             except Fault as fault:
                 faults[row] = str(fault)
+                again.extend([] if fault.lasting else [row])
             advance()
 
         for row, name in enumerate(digests):
@@ -200,7 +210,7 @@ def _build(
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-    index = {"format": FORMAT, "digests": list(digests), "checks": checks, "faults": faults}
+    index = {"format": FORMAT, "digests": list(digests), "checks": checks, "faults": faults, "again": sorted(again)}
     with appearing(path.with_suffix(".json")) as file:
         file.write(json.dumps(index).encode())
     return Kept(StoredVolumes(path), dict(sorted(faults.items())), len(missing))
@@ -227,7 +237,12 @@ def _index(path: Path) -> dict[str, Any] | None:
     try:
         index = json.loads(path.with_suffix(".json").read_text())
         n = len(index["digests"])
-        right = index["format"] == FORMAT and len(index["checks"]) == n and isinstance(index["faults"], dict)
+        right = (
+            index["format"] == FORMAT
+            and len(index["checks"]) == n
+            and isinstance(index["faults"], dict)
+            and "again" in index
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return index if right else None

@@ -33,9 +33,8 @@ def read_scan(path: Path) -> tuple[NDArray[np.float32], tuple[float, float, floa
             volume = np.asarray(image.dataobj, dtype=np.float32)
             zooms = tuple(float(edge) for edge in image.header.get_zooms()[:3])
     except Exception as error:  # each format and each way of being broken has a kind of its own
-        raise Fault(
-            f"cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
-        ) from error
+        first = str(error).splitlines()[0] if str(error) else ""
+        raise Fault(f"cannot be read ({type(error).__name__}: {first})", lasting=False) from error
     if len(shape) != 3 or min(shape) == 0:
         raise Fault(f"must have three dimensions; got shape {tuple(shape)}")
     if kind not in "biuf":

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.bids import Listing, gather, list_bids, list_paths
+from deconfound.data.bids import TEXT, Listing, gather, list_bids, list_paths
 from deconfound.data.cache import StoredVolumes, cache_root, digest, keep
 from deconfound.data.file_digests import file_digests
 from deconfound.data.nifti import need_nibabel, read_scan
@@ -127,10 +127,10 @@ def open_scans(
 def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str) -> Listing:
     if path.is_file() and table is None:
         table, path = path, path.parent
-        return list_paths(read_table(table, (path_column,)), path_column, path)
+        return list_paths(read_table(table, (*TEXT, path_column)), path_column, path)
     if not path.is_dir():
         raise ScanError(f"{path} must be a BIDS folder, or a table of paths; got nothing there. Check the path.")
-    columns = read_table(table, ("participant_id", "session_id", "person")) if isinstance(table, str | Path) else table
+    columns = read_table(table, (*TEXT, path_column)) if isinstance(table, str | Path) else table
     if columns is not None and path_column in columns.keys():  # noqa: SIM118 - a DataFrame need not iterate over names
         return list_paths(columns, path_column, path)
     if columns is None and not (path / "participants.tsv").is_file():
@@ -151,7 +151,8 @@ def _settle(faults: list[str], good: int, skip_bad: bool) -> None:
         raise ScanError(
             f"every scan must be readable and have one row of the table; got {len(faults)} "
             f"{'fault' if len(faults) == 1 else 'faults'}:\n{listed}\n"
-            f"Correct them, or pass skip_bad=True (--skip-bad) to go on with the {good} that are right."
+            f"Correct them, or pass skip_bad=True (in a config, data.options.skip_bad) to go on with the {good} that are "
+            "right."
         )
     if not good:
         raise ScanError(f"at least one scan must be readable and have a row of the table; got none.\n{listed}")
