@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # pytest already runs one process per core.
 PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all bench check format clean
 
 demo: $(VENV)/.base
 	$(RUN)/deconfound demo
@@ -15,6 +15,9 @@ test: check
 
 test-all: check
 	$(PYTEST) -m ""
+
+bench: $(VENV)/.test
+	$(RUN)/deconfound bench
 
 check: $(VENV)/.test
 	$(RUN)/ruff check .

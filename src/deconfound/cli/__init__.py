@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deconfound.cli.audit import audit
+from deconfound.cli.bench import bench
 from deconfound.cli.cohort import cohort
 from deconfound.cli.compare import compare
 from deconfound.cli.demo import demo
@@ -34,6 +35,7 @@ app.command()(fit)
 app.command()(compare)
 app.command()(predict)
 app.add_typer(reproduce, name="reproduce")
+app.command()(bench)
 
 _debug = False
 

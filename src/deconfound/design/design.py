@@ -30,7 +30,7 @@ from deconfound.design.whitening import whiten
 from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
 
 # Blocks of rows that stay in cache while their columns are filled one term after the other.
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 2048
 
 
 class Design:
