@@ -35,6 +35,9 @@ regressors, in float64 and on a CPU, torch's own operations do the work.
 def page(results: Iterable[Mapping[str, Any]]) -> str:
     """The whole page."""
     parts = [OPENING]
+    results = list(results)
+    if all(result["device"] != "cuda" for result in results):
+        parts.append("No figures of a GPU are here yet.\n")
     for result in results:
         origin = result["origin"]
         versions = ", ".join(f"{name} {number}" for name, number in origin["packages"].items())
