@@ -142,3 +142,14 @@ def test_what_settle_refuses(design):
         model.settle([(x, design.encode(table))])
     assert model.training
     assert all(layer.settler is None and layer.training for layer in model.layers.values())
+
+
+def test_by_default_the_training_beta_counts_for_a_hundred_rows_per_direction_of_the_confounds(design):
+    assert design.confound_directions == 4
+    table = people(50, 1)
+    batches = [(inputs(table, 1), design.encode(table))]
+    first, second = attach(design), attach(design)
+    first.settle(batches)
+    second.settle(batches, prior=400)
+    for path in first.layers:
+        assert torch.equal(first.layers[path].beta, second.layers[path].beta)

@@ -8,7 +8,8 @@ neither fault:
     β ← β + (RᵀR + k I)⁻¹ Rᵀ(f − Rβ)
 
 is the exact fit to them, in which the β learned in training counts for k rows: a handful of rows, or a site that is
-not among them, moves it little.
+not among them, moves it little. A fit to n rows leaves a squared correlation of 1 / n per direction of the confounds,
+q_C / n in all, and a β that leaves E without it is best moved by E / (E + q_C / n): that is k = q_C / E.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from deconfound.layers.base import MetadataLayer
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_moments
 
-# For how many held-out rows the training's β counts: its error left a correlation of .05 to .1 between outputs and
-# confound where it was measured, as much as a fit to 100 to 400 rows leaves.
-PRIOR = 100.0
+# For how many held-out rows the training's β counts, for each direction of the confounds: 1 / E. The correlation that
+# it left between outputs and confound was .05 to .1 where the network had begun to memorise (`docs/decisions/0004`).
+ROWS_PER_DIRECTION = 100.0
 
 
 def settled_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:

@@ -14,7 +14,6 @@ from deconfound.errors import DeconfoundError, OptionError, ShapeError
 from deconfound.layers import MetadataLayer, frozen_statistics
 from deconfound.layers.alternating import PenaltyLayer
 from deconfound.layers.rows import Metadata, as_mask, as_tensor, refuse_nan
-from deconfound.layers.settling import PRIOR
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.outputs import tensors_in
@@ -111,7 +110,7 @@ class NormalizedModel(nn.Module):
             )
         return frozen_statistics(self)
 
-    def settle(self, batches: Batches, prior: float = PRIOR) -> None:
+    def settle(self, batches: Batches, prior: float | None = None) -> None:
         """Fit β to rows that the network is not trained on: call it before validating, and once after training.
 
         β learned in training follows a network that moves, on rows that it may have memorised; held-out rows show what
@@ -122,7 +121,8 @@ class NormalizedModel(nn.Module):
         Args:
             batches: Pairs of inputs (a tensor, a tuple of positional or a mapping of keyword arguments) and
                 metadata with the keep columns; a list, a loader, or a function that returns an iterator.
-            prior: For how many rows the β of training counts.
+            prior: For how many rows the β of training counts. None is 100 for each direction of the confounds, so
+                that few rows or many confounds move β little.
 
         Example:
             >>> import torch, deconfound as dc
@@ -137,7 +137,7 @@ class NormalizedModel(nn.Module):
         """
         settle(self, batches, prior)
 
-    def settled(self, batches: Batches, prior: float = PRIOR) -> AbstractContextManager[None]:
+    def settled(self, batches: Batches, prior: float | None = None) -> AbstractContextManager[None]:
         """A context in which the layers are settled as by `settle`, and after which training goes on as before."""
         return settled(self, batches, prior)
 

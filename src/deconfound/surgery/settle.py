@@ -13,7 +13,7 @@ from torch import nn
 from deconfound.errors import OptionError
 from deconfound.layers import MetadataLayer
 from deconfound.layers.rows import as_tensor, refuse_nan
-from deconfound.layers.settling import settling
+from deconfound.layers.settling import ROWS_PER_DIRECTION, settling
 
 if TYPE_CHECKING:
     from deconfound.surgery.model import NormalizedModel
@@ -22,13 +22,15 @@ Batches = Iterable[tuple[Any, Any]] | Callable[[], Iterable[tuple[Any, Any]]]
 
 
 @torch.no_grad()
-def settle(model: NormalizedModel, batches: Batches, prior: float) -> None:
+def settle(model: NormalizedModel, batches: Batches, prior: float | None) -> None:
     """Fit every layer's β to held-out rows; see `NormalizedModel.settle`."""
     if not callable(batches) and iter(batches) is batches:
         raise OptionError(
             "batches must be there to be read again; got an iterator. Pass a list, a loader, or a function that "
             "returns an iterator."
         )
+    if prior is None:
+        prior = ROWS_PER_DIRECTION * model.design.confound_directions
     if prior < 0:
         raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
     single = len(list(islice(_read(batches), 2))) == 1
@@ -46,7 +48,7 @@ def settle(model: NormalizedModel, batches: Batches, prior: float) -> None:
 
 
 @contextmanager
-def settled(model: NormalizedModel, batches: Batches, prior: float) -> Iterator[None]:
+def settled(model: NormalizedModel, batches: Batches, prior: float | None) -> Iterator[None]:
     """A context in which the layers are settled, and after which they are as before."""
     layers = _layers(model)
     before = [layer._beta().detach().clone() for layer in layers]
