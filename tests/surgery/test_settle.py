@@ -153,3 +153,16 @@ def test_by_default_the_training_beta_counts_for_a_hundred_rows_per_direction_of
     second.settle(batches, prior=400)
     for path in first.layers:
         assert torch.equal(first.layers[path].beta, second.layers[path].beta)
+
+
+def test_settled_coefficients_solve_the_penalised_least_squares_of_the_theory():
+    from deconfound.functional import moments
+    from deconfound.layers.settling import settled_coefficients
+
+    draw = torch.Generator().manual_seed(0)
+    regressors, features = torch.randn(40, 3, generator=draw).double(), torch.randn(40, 2, generator=draw).double()
+    start, prior = torch.randn(3, 2, generator=draw).double(), 7.0
+    # Seven rows' worth of the old β, written as rows of a least squares problem.
+    stacked = torch.cat([regressors, prior**0.5 * torch.eye(3).double()])
+    wanted = torch.linalg.lstsq(stacked, torch.cat([features, prior**0.5 * start])).solution
+    torch.testing.assert_close(settled_coefficients(start, moments(features, regressors), prior), wanted)

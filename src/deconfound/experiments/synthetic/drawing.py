@@ -46,7 +46,7 @@ def figure_2(results: Results, form: str = "png") -> bytes:
             _line(axis, results, method, measure, batches, shift)
         if line is not None:
             axis.axhline(line, color="#444444", linewidth=1, linestyle="--")
-            axis.annotate(f"{line:.1%}", (len(batches) - 0.5, line), ha="right", va="bottom", fontsize=9)
+            axis.annotate(f"{line:.1%}", (-0.47, line), ha="left", va="bottom", fontsize=9)
         axis.set_xticks(range(len(batches)), [str(batch) for batch in batches])
         axis.set_xlim(-0.5, len(batches) - 0.5)
         axis.set_xlabel("batch size")

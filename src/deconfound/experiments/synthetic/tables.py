@@ -81,9 +81,9 @@ def of(cell: Mapping[str, Any], measure: str, when: str = "best") -> Estimate:
 
 
 def closer(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Estimate:
-    """How much nearer the ceiling our accuracy is than theirs, paired over seeds; above zero is nearer."""
-    mine, other = (of(cell, "accuracy").values for cell in (ours, theirs))
-    return estimate(abs(b - CEILING) - abs(a - CEILING) for a, b in zip(mine, other, strict=True))
+    """How much nearer the ceiling our accuracy is than theirs, paired over the seeds of both; above zero is nearer."""
+    away = [{s["seed"]: abs(s["best"]["accuracy"] - CEILING) for s in cell["seeds"]} for cell in (ours, theirs)]
+    return estimate(away[1][seed] - away[0][seed] for seed in sorted(away[0].keys() & away[1].keys()))
 
 
 def main_table(results: Results, lr: float = 1e-4) -> Table:
