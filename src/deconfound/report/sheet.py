@@ -29,7 +29,7 @@ class Table:
             f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
             for first, *rest in self.rows
         )
-        table = f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        table = f'<table class="grid"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
         return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
