@@ -83,7 +83,8 @@ class Engine(LightningModule):
         return means
 
     def _add(self, name: str, value: Tensor, rows: int) -> None:
-        pair = torch.stack([value.detach().double() * rows, value.new_tensor(rows, dtype=torch.float64)])
+        exact = torch.float32 if value.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
+        pair = torch.stack([value.detach().to(exact) * rows, value.new_tensor(rows, dtype=exact)])
         self._sums[name] = self._sums[name] + pair if name in self._sums else pair
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
