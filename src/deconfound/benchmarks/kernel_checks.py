@@ -21,7 +21,7 @@ TILES: dict[tuple[int, int], tuple[Tile, ...]] = {
     ),
     (1000, 73_728): (
         Tile(1024, 16, 4, True), Tile(1024, 16, 8, True), Tile(1024, 8, 2, True), Tile(1024, 32, 8, True),
-        Tile(256, 16, 4), Tile(128, 16, 2), Tile(128, 32, 4), Tile(64, 32, 2),
+        Tile(128, 16, 4), Tile(256, 16, 4), Tile(64, 16, 2), Tile(128, 32, 4), Tile(64, 32, 2),
     ),
     (64, 2_097_152): (
         Tile(64, 64, 1, True), Tile(64, 128, 2, True), Tile(64, 256, 4, True), Tile(64, 128, 4, True),

@@ -15,12 +15,13 @@ from deconfound.layers import MDN, PMDN, RMDN, MetadataLayer
 # Samples × features, float32: the sizes that the claims are about.
 SIZES = ((240, 262_144), (1000, 73_728), (64, 2_097_152), (32, 7_077_888))
 SMALL = ((200, 12_544), (32, 65_536))
+QUICK = ((16, 300),)
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def measure(device: str, quick: bool = False) -> Iterator[dict[str, Any]]:
     """Time forward in training, its backward and eval of each layer at each size, and a plain copy."""
-    sizes = SMALL if quick or device == "cpu" else SIZES
+    sizes = QUICK if quick else SMALL if device == "cpu" else SIZES
     for n, d in sizes:
         names = TYPES if device == "cuda" else {"float32": torch.float32}
         for name, dtype in names.items():

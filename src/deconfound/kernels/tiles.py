@@ -1,4 +1,4 @@
-"""How a pass is cut into programs: measured on an H200, see `docs/performance.md`."""
+"""How a pass is cut into programs. `benchmarks/gpu.py` times these cuts beside others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ def power_of_two(number: int) -> int:
 
 
 def whole_pass(n: int, d: int) -> Tile:
-    """For moving the coefficients and subtracting: 128 numbers a thread, in as few warps as hold all samples."""
+    """For moving the coefficients and subtracting.
+
+    Up to 256 samples one warp holds them all, 128 numbers a thread, so that no thread waits for another. More are read
+    twice, with so few features at a time that the second read finds them in the cache.
+    """
     rows = max(4, power_of_two(n))
-    if rows <= 1024:
-        features = min(max(16, 4096 // rows), 128, _enough_programs(d))
-        return Tile(rows, features, max(1, rows * features // 4096), hold=True)
-    return Tile(256, 16, 4)
+    if rows <= 256:
+        return Tile(rows, min(max(16, 4096 // rows), 128, _enough_programs(d)), 1, hold=True)
+    return Tile(128, 16, 4)
 
 
 def products(n: int, d: int) -> Tile:
