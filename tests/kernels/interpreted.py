@@ -14,9 +14,14 @@ from deconfound import gain, kernels
 from deconfound.kernels import launch, ops
 from deconfound.kernels.tiles import Tile
 
-assert kernels.INTERPRETED
 # The interpreter multiplies with NumPy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+
+
+@pytest.fixture(autouse=True)
+def _interpreted():
+    assert kernels.INTERPRETED
+
 
 TILES = {
     "held": Tile(64, 16, 1, hold=True),
