@@ -71,6 +71,14 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
         else:
             measurable = f"; measurably less: {', '.join(less)}" if less else "; no difference is measurable"
             said.append(f"{started}, {least[0]} the least with {_number(least[1]['mean'])}{measurable}.")
+    for confound in content["confounds"]:
+        key = f"left/features/{confound}"
+        less = [line["name"] for line in lines[1:] if _clear(_of(line, key)["difference"]) < 0]
+        if less:
+            held = _number(_of(lines[0], key)["mean"])
+            said.append(
+                f"The hidden features of {base} hold dcor² {held} of {confound}; measurably less: {', '.join(less)}."
+            )
     return said
 
 

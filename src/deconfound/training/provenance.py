@@ -22,7 +22,7 @@ def provenance(seed: int, fingerprint: str) -> dict[str, Any]:
         "deconfound": __version__,
         "commit": commit(),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
