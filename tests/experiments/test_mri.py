@@ -16,7 +16,7 @@ from deconfound.experiments.mri import ARMS, FULL, QUICK, Plan, run_mri
 from deconfound.experiments.mri.drawing import write_maps
 from deconfound.experiments.mri.fold import Trainer, build_network, load
 from deconfound.experiments.mri.plan import Arm
-from deconfound.experiments.mri.results import correlations, group_accuracy, over_folds, within_groups
+from deconfound.experiments.mri.results import around, correlations, group_accuracy, over_folds, within_groups
 from deconfound.experiments.mri.running import divide, simulate
 
 TINY = Plan(
@@ -138,6 +138,11 @@ def test_an_interval_over_folds_is_students():
     found = over_folds(values)
     low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-3)
+
+
+def test_an_interval_of_replicates_stands_around_the_value():
+    found = around(0.1, (0.2 + np.linspace(-0.05, 0.05, 101)).tolist())
+    assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.0525, 0.1475))
 
 
 def test_coefficients_of_a_block_are_written_as_maps(tmp_path):
