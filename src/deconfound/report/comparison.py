@@ -56,7 +56,7 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
         if names:
             said.append(f"{_listing(names)} {'does' if len(names) == 1 else 'do'} measurably {word} than {base}.")
     if not worse and not better and len(lines) > 1:
-        said.append(f"No method differs measurably from {base}: every interval of the difference holds zero.")
+        said.append(f"In {MEASURES[measure]} no method differs measurably from {base}: every interval holds zero.")
     for confound in content["confounds"]:
         key = f"left/outputs/{confound}"
         values = [(line["name"], _of(line, key)) for line in lines if _of(line, key)["mean"] is not None]
