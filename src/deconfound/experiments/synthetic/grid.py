@@ -49,7 +49,7 @@ class Cell:
     @property
     def warm_up(self) -> int:
         """Steps in which the learning rate grows to its value."""
-        return TRAINING_IMAGES // self.batch if self.batch <= WARMED_BATCH else 0
+        return min(TRAINING_IMAGES // self.batch, self.steps // 5) if self.batch <= WARMED_BATCH else 0
 
     @property
     def key(self) -> str:
@@ -89,8 +89,8 @@ def full_grid() -> list[Cell]:
 def quick_grid() -> list[Cell]:
     """Small enough for two cores in about five minutes: one seed, three batch sizes, few steps."""
     return [
-        Cell(method, batch, lr=1e-3 if batch == 200 else 1e-4, steps=steps, seeds=(0,))
-        for batch, steps in ((2, 1000), (20, 500), (200, 80))
+        Cell(method, batch, lr=lr, steps=steps, seeds=(0,))
+        for batch, steps, lr in ((2, 600, 3e-4), (20, 300, 5e-4), (200, 80, 1e-3))
         for method in ("none", "mdn", "rmdn", "pmdn")
     ]
 
