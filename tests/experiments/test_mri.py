@@ -49,6 +49,7 @@ def test_the_full_plan_is_the_papers():
     assert (FULL.size, FULL.folds, FULL.run_folds, FULL.people) == (64, 5, 5, None)
     assert ARMS["mdn"].at == ARMS["pmdn"].at == ("relu1", "relu2", "fc3")
     assert ARMS["bn"].at == ("relu1", "relu2")
+    assert ARMS["pmdn-before"].at == ("fc1", "fc2", "fc3")
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
     assert len(FULL.cells()) == 4 * 5 * len(ARMS)
     assert FULL.epochs_for(20, 860) == 30

@@ -39,6 +39,8 @@ ARMS = {
     "rmdn": Arm("R-MDN", "rmdn"),
     "pmdn-paper": Arm("PMDN (paper)", "pmdn-alternating", options={"layer_norm": False}, layer_norm=("relu1", "relu2")),
     "pmdn": Arm("PMDN (ours)", "pmdn"),
+    # After a ReLU a silent unit is −Cβ: the confounds themselves. Before it there is nothing to give them away.
+    "pmdn-before": Arm("PMDN (ours, before ReLU)", "pmdn", at=("fc1", "fc2", "fc3")),
 }
 
 

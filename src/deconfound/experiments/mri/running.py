@@ -78,7 +78,7 @@ def run_mri(
     write_text(out / "table1.md", table_one_text(results))
     write_text(out / "table2.md", table_two_text(results))
     shown = 80 if 80 in plan.batch_sizes else plan.batch_sizes[0]
-    arms = [name for name in ("mdn", "pmdn") if name in plan.arms]
+    arms = [name for name in ("mdn", "pmdn", "pmdn-before") if name in plan.arms]
     if arms:
         write_bytes(out / "tsne.png", draw_tsne(cohort, {arm: outcomes[shown, 0, arm] for arm in arms}, shown))
     return results
