@@ -218,3 +218,12 @@ def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_pa
 def test_the_quick_grid_is_small():
     assert len(quick_grid()) == 12
     assert all(len(cell.seeds) == 1 for cell in quick_grid())
+
+
+@pytest.mark.parametrize("experiment", ["synthetic", "mri"])
+def test_a_device_that_is_not_there_is_refused(experiment, tmp_path):
+    asked = CliRunner().invoke(app, ["reproduce", experiment, "--device", "tpu", "--out", str(tmp_path)])
+    assert "--device must be auto, cpu or cuda; got 'tpu'" in str(asked.exception)
+    if not torch.cuda.is_available():
+        asked = CliRunner().invoke(app, ["reproduce", experiment, "--device", "cuda", "--out", str(tmp_path)])
+        assert "got 'cuda' where torch finds no GPU. Use --device cpu" in str(asked.exception)

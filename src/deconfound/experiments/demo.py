@@ -1,8 +1,8 @@
-"""The main job in small: the plain CNN and the same CNN with PMDN on synthetic images."""
+"""The main job in small: the plain CNN and the same CNN with PMDN on synthetic images, and the audit of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from deconfound.metrics import u_distance_correlation_sqr
 from deconfound.models import SyntheticCNN
 
 Progress = Callable[[], None]
+# Added to a seed: other images for validation and for each test.
+VALIDATION, TIED, INDEPENDENT = 1000, 2000, 3000
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,14 @@ class DemoResult:
     """What one network does on images that it has not seen.
 
     Attributes:
+        logits: Its answers where confound and group go together.
         accuracy: Where confound and group go together, as in training.
         accuracy_independent: Where the confound is drawn without regard to the group.
         dcor2: Bias-corrected squared distance correlation of the first fully connected layer's output with the
             confound, within each group and averaged.
     """
 
+    logits: Tensor
     accuracy: float
     accuracy_independent: float
     dcor2: float
@@ -59,14 +63,17 @@ def train(
         optimizer.step()
         if tick is not None:
             tick()
+    if layer is not None:
+        held_out = synthetic_images(seed=seed + VALIDATION)
+        network.settle([(held_out.images, design.encode(held_out.table))])
     trained: nn.Module = network.eval()
     return trained
 
 
-def evaluate(network: nn.Module, per_group: int = 2000, seed: int = 1) -> DemoResult:
+def evaluate(network: nn.Module, per_group: int = 2000, seed: int = 0) -> DemoResult:
     """Measure on new images; only the confound is given to the network, never the group."""
-    tied = synthetic_images(per_group, seed=seed)
-    free = synthetic_images(per_group, seed=seed + 1, confound="independent")
+    tied = synthetic_images(per_group, seed=seed + TIED)
+    free = synthetic_images(per_group, seed=seed + INDEPENDENT, confound="independent")
     logits, features = _outputs(network, tied)
     free_logits, _ = _outputs(network, free)
     within = [
@@ -74,9 +81,27 @@ def evaluate(network: nn.Module, per_group: int = 2000, seed: int = 1) -> DemoRe
         for group in (0, 1)
     ]
     return DemoResult(
+        logits=logits,
         accuracy=_accuracy(logits, tied.group),
         accuracy_independent=_accuracy(free_logits, free.group),
         dcor2=sum(within) / 2,
+    )
+
+
+def audit(results: Mapping[str, DemoResult], seed: int = 0, progress: Any = None) -> dc.Audit:
+    """The audit of the networks on the images where confound and group go together."""
+    per_group = len(next(iter(results.values())).logits) // 2
+    table = synthetic_images(per_group, seed=seed + TIED).table
+    outputs = {name: result.logits.numpy() for name, result in results.items()}
+    return dc.audit(
+        outputs,
+        table,
+        confounds=["confound"],
+        labels=["group"],
+        permutations=99,
+        bootstraps=199,
+        embedding=False,
+        progress=progress,
     )
 
 
