@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from deconfound import metrics
 from deconfound.cli.audit import audit
+from deconfound.cli.audit_files import read_file, usual_outputs
 from deconfound.errors import DeconfoundError
 from tests.audit.cohort import cohort
 
@@ -130,3 +131,29 @@ def test_errors_name_the_file_the_column_and_the_fix(files, monkeypatch, argumen
     done = run(*arguments)
     assert isinstance(done.exception, DeconfoundError), done.output
     assert re.search(text, str(done.exception)), str(done.exception)
+
+
+def test_predictions_as_the_library_writes_them_are_read_by_their_logits_or_scores(tmp_path):
+    outputs, table = cohort(n=90)
+    logit = outputs["clean"]
+    said = {"logit_dx": logit, "score_dx": 1 / (1 + np.exp(-logit)), "predicted_dx": np.where(logit > 0, "x", "y")}
+    spread = {"score_dx": said["score_dx"], "score_sd_dx": said["score_dx"], "predicted_dx": said["predicted_dx"]}
+    assert usual_outputs(said, set()) == ["logit_dx"]
+    assert usual_outputs(spread, set()) == ["score_dx"]
+    write(tmp_path / "said.csv", {**table, **spread})
+    found = run(tmp_path / "said.csv", "--confounds", "age", "--out", tmp_path / "audit")
+    assert found.exit_code == 0
+
+
+def test_files_that_are_not_what_their_ending_says_are_told(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("site\nK\u00f6ln\n".encode("latin-1"))
+    (tmp_path / "bad.npy").write_bytes(b"")
+    for name, text in (("latin.csv", "must be UTF-8 text"), ("bad.npy", "must hold plain arrays of numbers")):
+        with pytest.raises(DeconfoundError, match=text):
+            read_file(tmp_path / name)
+
+
+def test_every_absent_column_is_told_at_once(files):
+    found = run(files / "all.csv", "--confounds", "agee,sitee", "--out", files / "audit")
+    assert "'agee'" in str(found.exception)
+    assert "'sitee'" in str(found.exception)

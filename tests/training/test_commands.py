@@ -108,19 +108,19 @@ def test_init_notices_what_matters(here):
     tiny.write(here, frame)
     said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,twin,site,education")
     for text in (
-        "dx is missing in 1 rows: they are left out",
+        "dx is missing in 1 row: left out",
         "subject names 30 people, 30 of them in several rows: each stays in one fold",
-        "education is missing in 1 rows: their mean is used",
-        "1 features do not vary: f5",
-        "1 features have empty cells (1): their mean is used",
+        "education is missing in 1 row: the mean of the training rows is used",
+        "1 feature does not vary: f5",
+        "1 feature has empty cells (1): the mean of the training rows is used",
         "age and twin overlap: R² 1.00",
-        "site has only 3 rows at tiny",
-        "site has levels with fewer rows than folds: tiny (3)",
+        "site has levels with few rows: tiny (3). A fold may train without them, so design.unseen: mean is set",
     ):
         assert text in said, text
     config = yaml.safe_load((here / "config.yaml").read_text())
     assert config["data"]["person"] == "subject"
     assert (config["design"]["missing"], config["data"]["missing_features"]) == ("mean", "mean")
+    assert config["design"]["unseen"] == "mean"
     assert "subject" not in (config["data"].get("features") or [])
 
 
@@ -136,7 +136,60 @@ def test_init_refuses_absent_columns_and_files_that_are_there(here):
     assert (here / "config.yaml").read_text() == "mine"
 
 
-@pytest.mark.parametrize("command", ["init", "fit", "compare", "predict"])
+def test_init_refuses_confounds_that_no_run_could_use(here):
+    frame = tiny.cohort(60)
+    frame["age"] = frame["age"].astype(object)
+    frame.loc[7, "age"] = "seventy"
+    frame["empty"] = None
+    tiny.write(here, frame)
+    for confounds, text in (
+        ("age", "column 'age' must be numbers throughout, or names; got 'seventy' in row 7 among numbers."),
+        ("sex,dx", "a column must be a label or a confound; got 'dx' as both."),
+        (",", "--confounds must name at least one column; got none."),
+        ("empty", "column 'empty' must hold at least one value; got 60 empty cells."),
+    ):
+        with pytest.raises(DeconfoundError) as caught:
+            ask("init", "table.csv", "--label", "dx", "--confounds", confounds)
+        assert text in str(caught.value)
+    assert not (here / "config.yaml").exists()
+
+
+def test_init_tells_a_column_that_one_cell_keeps_from_being_a_feature(here):
+    frame = tiny.cohort(60)
+    frame["f3"] = frame["f3"].astype(object)
+    frame.loc[4, "f3"] = "oops"
+    tiny.write(here, frame)
+    said = ask("init", "table.csv", "--label", "dx", "--confounds", "age")
+    assert "f3 is no feature, for it holds 'oops' in row 4 among numbers" in said
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), DeconfoundError("a must b; got c.")])
+def test_no_traceback_reaches_the_user(error, monkeypatch, capsys):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert caught.value.code == (2 if isinstance(error, DeconfoundError) else 1)
+    assert ("error: a must b; got c." if isinstance(error, DeconfoundError) else "error: KeyError: 'x'") in said
+
+
+def test_an_interrupted_run_says_how_to_go_on(here, monkeypatch, capsys):
+    def stopped(*_):
+        raise SystemExit(1)
+
+    tiny.write(here)
+    ask("init", "table.csv", "--label", "dx", "--confounds", "age")
+    monkeypatch.setattr("deconfound.training.jobs.run_job", stopped)
+    found = ASK.invoke(cli.app, ["fit", "config.yaml"])
+    assert found.exit_code == 130
+    assert "give the same command again to go on from here" in found.output
+
+
+@pytest.mark.parametrize("command", ["init", "fit", "compare", "predict", "audit"])
 def test_every_command_helps_with_examples(command):
     said = ask(command, "--help")
     assert "Examples" in said

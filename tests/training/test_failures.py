@@ -10,7 +10,7 @@ import pytest
 from deconfound.errors import OptionError, RunError
 from deconfound.training import files
 from deconfound.training.files import only_one, read_checked, write_checked, write_json, write_text
-from deconfound.training.run import fit
+from deconfound.training.run import fit, open_run
 from tests.training import tiny
 
 
@@ -176,3 +176,38 @@ def test_settings_that_lightning_refuses_are_an_error_of_the_config(config, tmp_
     wrong = tiny.config(tmp_path / "table.csv", tmp_path / "run", training={"precision": "7-bit"})
     with pytest.raises(OptionError, match="training must have settings that Lightning accepts here"):
         fit(wrong)
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path):
+    table = tiny.write(tmp_path)
+    with pytest.raises(RunError, match=r"must be a folder; got a file\. Set run.folder to another place"):
+        fit(tiny.config(table, table))
+
+
+def test_a_rare_site_is_told_with_its_rows_in_the_table_and_the_key_that_helps(tmp_path):
+    frame = tiny.cohort()
+    frame.loc[[40], "site"] = "rare"
+    frame.loc[5, "dx"] = None
+    with pytest.raises(OptionError) as caught:
+        fit(tiny.config(tiny.write(tmp_path, frame), tmp_path / "run"))
+    assert "got 'rare' in row 40" in str(caught.value) or "got 'rare' in rows 40" in str(caught.value)
+    assert "set design.unseen: mean" in str(caught.value)
+
+
+def test_infinite_features_and_slips_among_numbers_are_told_before_training(tmp_path):
+    frame = tiny.cohort()
+    frame.loc[3, "f1"] = np.inf
+    frame["age"] = frame["age"].astype(object)
+    frame.loc[7, "age"] = "seventy"
+    with pytest.raises(OptionError) as caught:
+        fit(tiny.config(tiny.write(tmp_path, frame), tmp_path / "run"))
+    assert "features must be finite; got an infinite 'f1' in row 3." in str(caught.value)
+    assert "got 'seventy' in row 7 among numbers" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_given_as_a_run_is_told_with_one_of_its_runs(tmp_path):
+    (tmp_path / "pmdn-seed-0").mkdir()
+    write_json(tmp_path / "pmdn-seed-0" / "run.json", {})
+    with pytest.raises(RunError, match=r"got those of 1 runs\. Give one of them, such as .*pmdn-seed-0"):
+        open_run(tmp_path)

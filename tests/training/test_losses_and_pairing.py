@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from deconfound.training.losses import bce, criterion, cross_entropy, focal, mse
-from deconfound.training.pairing import difference, interval
+from deconfound.training.pairing import difference, interval, within
 from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.tasks import Task
 
@@ -90,3 +90,11 @@ def test_scaling_is_that_of_the_filled_cells_and_leaves_constants_alone():
     assert np.abs(scaled[:, 1]).max() == 0
     assert np.array_equal(Scaler.from_dict(scaler.to_dict())(x), scaled)
     assert np.array_equal(Scaler()(x), x.astype(np.float32), equal_nan=True)
+
+
+def test_an_interval_ends_where_its_measure_ends():
+    wide = interval([(0, 0.5), (1, 0.99), (2, 0.9)], test_share=0.5)
+    assert wide.low < 0 < 1 < wide.high
+    assert (within(wide, 0.0, 1.0).low, within(wide, 0.0, 1.0).high) == (0.0, 1.0)
+    assert within(wide, -np.inf, np.inf) == wide
+    assert np.isnan(within(interval([(0, 0.5)], test_share=0.5), 0.0, 1.0).low)

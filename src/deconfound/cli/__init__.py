@@ -48,7 +48,7 @@ def options(debug: Annotated[bool, typer.Option(help="Show the traceback of an e
 
 
 def main() -> None:
-    """Run a command; an error of the library is one message and exit code 2."""
+    """Run a command; an error is one message, and exit code 2 where it is one that the library expects, else 1."""
     try:
         app()
     except DeconfoundError as error:
@@ -56,3 +56,10 @@ def main() -> None:
             traceback.print_exc()
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
+    except Exception as error:
+        if _debug:
+            traceback.print_exc()
+        told = escape(f"{type(error).__name__}: {error}")
+        hint = "This should have been told in better words; `deconfound --debug …` shows where it happened."
+        Console(stderr=True).print(f"[bold red]error:[/] {told}\n{hint}", highlight=False)
+        sys.exit(1)

@@ -13,7 +13,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from deconfound.cli.audit_files import OUTPUT_PREFIXES, Columns, Content, id_column, matched_rows, read_file
+from deconfound.cli.audit_files import (
+    OUTPUT_PREFIXES,
+    Columns,
+    Content,
+    id_column,
+    matched_rows,
+    read_file,
+    usual_outputs,
+)
 from deconfound.design.table import absent
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 
@@ -27,7 +35,9 @@ def audit(
     labels: Annotated[str, typer.Option(help="Columns that the model predicts: dx")] = "",
     table: Annotated[Path | None, typer.Option(help="Table with confounds and labels, if not in predictions.")] = None,
     features: Annotated[Path | None, typer.Option(help="Hidden features to measure too: NPY, NPZ, CSV.")] = None,
-    outputs: Annotated[str, typer.Option(help="Columns of predictions that the model put out: logit1,logit2")] = "",
+    outputs: Annotated[
+        str, typer.Option(help="What the model put out; by default columns called logit…, score…, pred…")
+    ] = "",
     model: Annotated[list[str] | None, typer.Option(help="Several models in one file: NAME=COLUMN,COLUMN")] = None,
     id: Annotated[str | None, typer.Option(help="Column that joins the files.")] = None,
     person: Annotated[str | None, typer.Option(help="Column that names the person of a row.")] = None,
@@ -40,7 +50,14 @@ def audit(
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
     check: Annotated[bool, typer.Option(help="Exit with code 1 where a confound is still there.")] = False,
 ) -> None:
-    """Measure what is left of each confound, and write a page about it."""
+    """Measure what is left of each confound, and write a page about it.
+
+    [bold]Examples[/]
+
+    deconfound audit predictions.csv --confounds age,sex,site --labels dx
+
+    deconfound audit plain.csv pmdn.csv --table people.csv --id participant_id --confounds age,site --labels dx
+    """
     from deconfound import auditing
 
     console = Console()
@@ -105,12 +122,12 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
 
 def _roles(base: Content, roles: list[str], rows: np.ndarray[Any, Any], first: Content) -> Columns:
     """The columns of confounds, labels, person and fold, in the order of the predictions."""
+    faults = absent(roles, [*dict.fromkeys([*base.columns, *first.columns])], "--confounds, --labels and the like")
+    if faults:
+        raise TableError("\n".join(f"{base.path}: {fault}" for fault in faults))
     found = {}
     for name in roles:
         source = base.columns if name in base.columns else first.columns
-        faults = absent([name], [*dict.fromkeys([*base.columns, *first.columns])], "--confounds, --labels and the like")
-        if faults:
-            raise TableError(f"{base.path}: {faults[0]}")
         found[name] = base.columns[name][rows] if source is base.columns else first.columns[name]
     return found
 
@@ -121,8 +138,7 @@ def _models(file: Content, outputs: list[str], named: list[str], skip: set[str])
         return {name or file.path.stem: array for name, array in file.arrays.items()}
     groups = {name: _listed(columns) for name, columns in _pairs(named, "--model").items()}
     if not groups:
-        usual = [c for c in file.columns if c.lower().startswith(OUTPUT_PREFIXES) and c not in skip]
-        groups = {file.path.stem: outputs or usual}
+        groups = {file.path.stem: outputs or usual_outputs(file.columns, skip)}
     for name, columns in groups.items():
         faults = absent(columns, list(file.columns), f"outputs of {name!r}")
         if faults:

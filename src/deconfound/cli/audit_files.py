@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +46,13 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
         return Content(path, _parquet(path, text), {})
     if kind not in (".csv", ".tsv", ".txt"):
         raise TableError(f"{path} must end in .csv, .tsv, .parquet, .npy or .npz; got {kind or 'no ending'!r}.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = list(csv.reader(file, delimiter="," if kind == ".csv" else "\t"))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file, delimiter="," if kind == ".csv" else "\t"))
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} must be UTF-8 text; got {error}. Save it as UTF-8.") from error
+    except (OSError, csv.Error) as error:
+        raise TableError(f"{path} must be a table that can be read; got {error}. Check the file.") from error
     if len(lines) < 2:
         raise TableError(f"{path} must have a line of column names and at least one row; got {len(lines)} lines.")
     names, cells = lines[0], [line for line in lines[1:] if line]
@@ -74,8 +81,9 @@ def _typed(cells: list[str], keep_text: bool) -> NDArray[Any]:
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         loaded = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise TableError(f"{path} must hold plain arrays of numbers; got {error}. Save it without objects.") from error
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        told = str(error).rstrip(".")
+        raise TableError(f"{path} must hold plain arrays of numbers; got {told}. Save it without objects.") from error
     return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
 
 
@@ -89,7 +97,18 @@ def _parquet(path: Path, text: Sequence[str]) -> Columns:
             f"{path} must be CSV, TSV, NPY or NPZ here; got Parquet, which needs pandas and pyarrow. "
             "Install them, or save the table as CSV."
         ) from error
+    except (ValueError, OSError) as error:  # pyarrow's own kinds are among these
+        raise TableError(f"{path} must be Parquet that can be read; got {error}. Save it again, or as CSV.") from error
     return {str(name): frame[name].astype(str).to_numpy() if name in text else frame[name].to_numpy() for name in frame}
+
+
+def usual_outputs(columns: Columns, skip: set[str]) -> list[str]:
+    """The columns that are called like outputs; of logits, scores and answers side by side, those that say most."""
+    named = [name for name in columns if name.lower().startswith(OUTPUT_PREFIXES) and name not in skip]
+    named = [name for name in named if not re.match(r"[a-z]+_sd(_|$)", name.lower())]  # spread over models, no output
+    numeric = [name for name in named if columns[name].dtype.kind in "fiu"]
+    logits = [name for name in numeric if name.lower().startswith("logit")]
+    return logits or numeric or named
 
 
 def id_column(wanted: str | None, contents: Sequence[Content]) -> str | None:

@@ -80,20 +80,24 @@ def run_all(console: Console, configs: Sequence[Any], jobs: int, cluster: Any) -
                     f"[red]{escape(outcome.job.name)} failed:[/] {escape(outcome.error)}", highlight=False
                 )
 
-        execute(todo, jobs, cluster, watch, tick)
+        try:
+            execute(todo, jobs, cluster, watch, tick)
+        except (KeyboardInterrupt, SystemExit) as stop:  # Lightning makes the second of the first
+            bar.stop()
+            console.print("stopped; give the same command again to go on from here", style="yellow")
+            raise typer.Exit(130) from stop
     if follower():  # the first process of a distributed run does the rest
         raise typer.Exit
     return failed
 
 
-def stop_on(failed: Sequence[Any], total: str, debug: bool = False) -> None:
+def stop_on(failed: Sequence[Any], total: str) -> None:
     """End with an error that counts the failed folds, after all others are finished."""
     from deconfound.errors import RunError
 
     if failed:
         first = failed[0]
-        details = f"\n{first.details}" if debug else ""
         raise RunError(
             f"every fold of {total} must be finished; got {len(failed)} that failed, first {first.job.name}: "
-            f"{first.error}{details} The others are kept: mend this and give the same command again."
-        )
+            f"{first.error.rstrip('.')}. The others are kept: mend this and give the same command again."
+        ) from RuntimeError(first.details)  # --debug shows it

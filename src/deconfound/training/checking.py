@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from deconfound.data.source import Source
-from deconfound.design.table import absent
+from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError
 from deconfound.methods import METHODS, method
 from deconfound.methods.base import unknown_options
 from deconfound.training.config import Config
 from deconfound.training.networks import network_faults
 from deconfound.training.sources import open_source
+from deconfound.training.tasks import CODES
 from deconfound.training.terms import columns_of, read_terms
 
 SITES = ("site", "scanner", "center", "centre", "source")
@@ -113,7 +114,13 @@ def column_faults(config: Config, source: Source) -> list[str]:
     design = config.design
     if design.site and design.site not in columns_of(read_terms(design.confounds, "")[0]):
         faults.append(f"design.site must be one of the confounds; got {design.site!r}.")
+    faults += number_faults(source.table, [n for n in roles(config)["design.confounds"] if n not in config.data.types])
     values, names = getattr(source, "values", None), getattr(source, "names", ())
+    if values is not None and names and np.isinf(values).any():
+        row, place = np.argwhere(np.isinf(values))[0]
+        faults.append(
+            f"features must be finite; got an infinite {names[place]!r} in row {row}. Mend or leave out such cells."
+        )
     if values is not None and names and config.data.missing_features == "error":
         empty = np.isnan(values).sum(0)
         if empty.any():
@@ -123,6 +130,37 @@ def column_faults(config: Config, source: Source) -> list[str]:
                 "Set data.missing_features: mean, or leave these columns out."
             )
     return faults
+
+
+def number_faults(table: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Confounds that are quantities but for a few cells: one slip of the pen would make a category of each value."""
+    faults = []
+    for name in dict.fromkeys(names):
+        row = slip(np.asarray(table[name])) if name in table else None
+        if row is not None:
+            faults.append(
+                f"column {name!r} must be numbers throughout, or names; got {np.asarray(table[name])[row]!r} in row "
+                f"{row} among numbers. Mend or empty that cell, or set data.types: {{{name}: categorical}}."
+            )
+    return faults
+
+
+def slip(values: Any) -> int | None:
+    """The first row that is no number in a column that nine times in ten is a number of many values, or None."""
+    if values.dtype.kind not in "OUST":
+        return None
+    filled = [(row, str(value)) for row, value in enumerate(values.tolist()) if not is_missing(value)]
+    wrong = [row for row, text in filled if not _is_number(text)]
+    numbers = {text for _, text in filled if _is_number(text)}
+    return wrong[0] if wrong and len(numbers) > CODES and len(wrong) <= 0.1 * len(filled) else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _levels(table: Mapping[str, Any], name: str) -> list[str]:

@@ -18,7 +18,7 @@ from deconfound.training.checking import method_faults
 from deconfound.training.config import Config
 from deconfound.training.files import write_json
 from deconfound.training.loading import listed
-from deconfound.training.pairing import Interval, difference, interval
+from deconfound.training.pairing import Interval, difference, interval, within
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.provenance import provenance
 from deconfound.training.reading import audit_types, confound_columns, left, tested
@@ -107,7 +107,7 @@ def compare(
                 "seconds": _seconds(line),
                 "measures": {
                     key: {
-                        **_plain(interval([(k[0], v) for k, v in values.items()], share)),
+                        **_plain(within(interval([(k[0], v) for k, v in values.items()], share), *_range(key))),
                         "difference": _plain(difference(values, base.get(key, {}), share)),
                     }
                     for key, values in measured[line.name].items()
@@ -175,6 +175,12 @@ def _seconds(line: Entry) -> float:
     """Training time of a fold, on average."""
     found = [s for run in line.runs.values() for s in gather(Path(run.run.folder))["seconds"].values()]
     return round(float(np.mean(found)), 3)
+
+
+def _range(measure: str) -> tuple[float, float]:
+    """The lowest and the highest value that a measure can have."""
+    lowest = -np.inf if measure == "r2" else -1.0 if measure.startswith("left/") else 0.0
+    return lowest, np.inf if measure == "mean_absolute_error" else 1.0
 
 
 def _plain(item: Interval) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, variance
 
 from deconfound.training.needs import need
@@ -65,6 +65,11 @@ def interval(values: Sequence[Value], test_share: float) -> Interval:
     reach = float(student.ppf(0.975)) * error
     p = 2 * float(student.sf(abs(mean) / error)) if error > 0 else (1.0 if mean == 0 else 0.0)
     return Interval(mean, mean - reach, mean + reach, p, count)
+
+
+def within(found: Interval, low: float, high: float) -> Interval:
+    """The interval without what lies outside the values that the measure can have."""
+    return replace(found, low=max(found.low, low), high=min(found.high, high))
 
 
 def difference(

@@ -114,8 +114,25 @@ def open_problem(config: Config) -> Problem:
         try:
             fit_design(problem, fold)
         except DeconfoundError as fault:
-            raise OptionError(f"fold {fold.name}: {fault}") from fault
+            raise OptionError(_fold_fault(problem, fold, fault)) from fault
     return problem
+
+
+def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
+    """What a fold's design says, with the rows of the whole table and in the words of a config."""
+    told = str(fault)
+    everyone = problem.table_at(np.arange(len(problem.codes)), labels=False)
+    types: dict[str, Any] = {name: kind for name, kind in problem.config.data.types.items() if name in everyone}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)
+        try:
+            Design(problem.terms[0], types=types, missing=problem.config.design.missing).fit(everyone)
+            problem.new_design().fit(problem.table_at(fold.train)).encode(everyone)
+        except DeconfoundError as same:
+            told = str(same)
+    for key in ("missing", "unseen"):
+        told = told.replace(f"pass {key}='mean'", f"set design.{key}: mean")
+    return f"fold {fold.name}: {told}"
 
 
 def fit_design(problem: Problem, fold: Fold) -> Design:

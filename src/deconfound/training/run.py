@@ -35,6 +35,8 @@ def start(problem: Problem) -> Path:
             )
         sweep(folder)
         return folder
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} must be a folder; got a file. Set run.folder to another place.")
     if folder.exists() and any(item for item in folder.iterdir() if item.name not in (".lock", "config.yaml")):
         raise RunError(
             f"{folder} must be empty or hold a run; got a folder with other files. Set run.folder to another one."
@@ -101,7 +103,10 @@ def open_run(folder: str | Path) -> tuple[Config, dict[str, Any]]:
     """The config and the description of a run that lies in a folder."""
     folder = Path(folder)
     if not (folder / ABOUT).exists():
-        raise RunError(f"{folder} must be the folder of a run; got no {ABOUT} there. Give the folder that `fit` wrote.")
+        runs = sorted(item.parent for item in folder.glob(f"*/{ABOUT}"))
+        hint = f"those of {len(runs)} runs. Give one of them, such as {runs[0]}" if runs else f"no {ABOUT} there"
+        close = "." if runs else ". Give the folder that `fit` wrote."
+        raise RunError(f"{folder} must be the folder of a run; got {hint}{close}")
     yaml = need("yaml", "train")
     about = read_json(folder / ABOUT)
     if about.get("format") != FORMAT or about.get("version") != VERSION:

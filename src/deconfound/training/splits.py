@@ -135,7 +135,7 @@ def _hold_out(rest: Rows, strata: NDArray[Any], people: NDArray[Any], share: flo
     if len(np.unique(people[rest])) < parts:
         raise TableError(
             f"a fold must have at least {parts} people to train on, with splits.validation {share}; got "
-            f"{len(np.unique(people[rest]))}. Use fewer folds."
+            f"{len(np.unique(people[rest]))}. Use fewer folds, a larger splits.validation, or more people."
         )
     held = deal(strata[rest], people[rest], parts, seed) == 0
     return rest[~held], rest[held]

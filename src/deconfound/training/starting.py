@@ -16,7 +16,7 @@ from deconfound.data.source import Source
 from deconfound.design import Design
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
-from deconfound.training.checking import SITES
+from deconfound.training.checking import SITES, number_faults, slip
 from deconfound.training.config import Data
 from deconfound.training.needs import need
 from deconfound.training.sources import open_source
@@ -24,7 +24,7 @@ from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms
 
 PEOPLE = ("participant_id", "subject_id", "subject", "person", "person_id", "patient_id", "patient", "rid")
-FEW_ROWS = 10
+FEW_ROWS, FOLDS = 10, 5
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,11 @@ def start_from(
     available = list(opened.table)
     faults += absent(list(labels), available, "--label") + absent(columns, available, "--confounds")
     faults += absent([person] if person else [], available, "--person")
+    faults += [] if confounds else ["--confounds must name at least one column; got none."]
+    faults += [] if labels else ["--label must name at least one column; got none."]
+    both = [name for name in dict.fromkeys(columns) if name in labels]
+    faults += [f"a column must be a label or a confound; got {name!r} as both." for name in both]
+    faults += number_faults(opened.table, columns)
     if faults:
         raise TableError("\n".join(faults))
     noticed = [f"{len(opened):,} rows, samples of shape {tuple(opened.shape)}"]
@@ -76,14 +81,20 @@ def start_from(
     if person:
         noticed += _people(opened.table, person)
     missing = {name: int(sum(map(is_missing, np.asarray(opened.table[name]).tolist()))) for name in columns}
-    noticed += [f"{name} is missing in {count} rows: their mean is used" for name, count in missing.items() if count]
+    noticed += [
+        f"{name} is missing in {_rows(count)}: the mean of the training rows is used"
+        for name, count in missing.items()
+        if count
+    ]
     empty = _features(opened, noticed)
+    noticed += _slips(opened, {*labels, *columns, *PEOPLE, person, id})
     usable = ~np.isnan(codes).any(axis=1)
     rows = {name: np.asarray(opened.table[name])[usable] for name in [*columns, *labels]}
     noticed += _diagnosis(terms, labels, rows, task, any(missing.values()))
     site = next((name for name in columns if name.lower() in SITES), None)
-    noticed += _sites(rows, site, 5)
-    text = _yaml(data, task, confounds, person, folder, any(missing.values()), empty, site, opened)
+    tiny = _tiny(rows, [*columns], FOLDS)
+    noticed += tiny
+    text = _yaml(data, task, confounds, person, folder, any(missing.values()), empty, bool(tiny), site, opened)
     return Start(text, tuple(noticed))
 
 
@@ -92,7 +103,7 @@ def _labels(task: Task, codes: Any) -> list[str]:
     for number, label in enumerate(task.labels):
         values = codes[:, number]
         if gone := int(np.isnan(values).sum()):
-            said.append(f"{label} is missing in {gone} rows: they are left out")
+            said.append(f"{label} is missing in {_rows(gone)}: left out")
         if task.kind == "regression":
             said.append(f"{label} is a quantity, {np.nanmin(values):g} to {np.nanmax(values):g}: a regression")
             continue
@@ -133,10 +144,11 @@ def _features(source: Source, noticed: list[str]) -> bool:
         warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value has no spread
         constant = [name for name, spread in zip(names, np.nanstd(values, axis=0), strict=True) if not spread > 0]
     if constant:
-        noticed.append(f"{len(constant)} features do not vary: {', '.join(constant[:4])}")
+        noticed.append(f"{_counted(len(constant), 'feature does', 'features do')} not vary: {', '.join(constant[:4])}")
     cells = np.isnan(values).sum(0)
     if cells.any():
-        noticed.append(f"{int((cells > 0).sum())} features have empty cells ({int(cells.sum())}): their mean is used")
+        who = _counted(int((cells > 0).sum()), "feature has", "features have")
+        noticed.append(f"{who} empty cells ({int(cells.sum())}): the mean of the training rows is used")
     return bool(cells.any())
 
 
@@ -148,27 +160,63 @@ def _diagnosis(terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any]
         try:
             design = Design(terms, list(labels), types=types, missing="mean" if fill else "error").fit(rows)
         except DeconfoundError as fault:
-            return [str(fault)]
+            raise TableError(str(fault)) from fault
     warned = [str(item.message) for item in caught if issubclass(item.category, DeconfoundWarning)]
-    return [*warned, *(line for line in str(design.diagnose()).split("\n") if not line.startswith("nothing to report"))]
-
-
-def _sites(rows: dict[str, Any], site: str | None, folds: int) -> list[str]:
-    if site is None:
-        return []
-    counts = Counter(str(value) for value in rows[site].tolist() if not is_missing(value))
-    tiny = [f"{name} ({count})" for name, count in sorted(counts.items()) if count < folds]
-    if not tiny:
-        return []
+    told = {name for name in rows if name in labels or rows[name].dtype.kind not in "fiub"}  # by `_labels` and `_tiny`
+    lines = [line.strip() for line in str(design.diagnose()).split("\n")]
     return [
-        f"{site} has levels with fewer rows than folds: {', '.join(tiny)}; a fold may train without them. Join "
-        "them, leave them out, or set design.unseen: mean"
+        *warned,
+        *(
+            line
+            for line in lines
+            if not line.startswith("nothing to report") and line.split(" has only ")[0] not in told
+        ),
     ]
+
+
+def _tiny(rows: dict[str, Any], columns: Sequence[str], folds: int) -> list[str]:
+    """Confounds with levels so rare that a fold may be trained without them."""
+    said = []
+    for name in dict.fromkeys(columns):
+        if rows[name].dtype.kind in "fiub":
+            continue
+        counts = Counter(str(value) for value in rows[name].tolist() if not is_missing(value))
+        rare = [f"{level} ({count})" for level, count in sorted(counts.items()) if count < FEW_ROWS]
+        shown = ", ".join(rare[:6]) + (f" and {len(rare) - 6} more" if len(rare) > 6 else "")
+        if any(count < folds for count in counts.values()):
+            said.append(
+                f"{name} has levels with few rows: {shown}. A fold may train without them, so design.unseen: mean is "
+                "set, which treats them there as the average; or join them, or leave them out"
+            )
+        elif rare:
+            said.append(f"{name} has levels with few rows: {shown}")
+    return said
+
+
+def _slips(source: Source, roles: set[Any]) -> list[str]:
+    """Columns that would be features but for a cell."""
+    found = []
+    for name in source.table:
+        row = None if name in roles else slip(np.asarray(source.table[name]))
+        if row is not None:
+            cell = np.asarray(source.table[name])[row]
+            found.append(
+                f"{name} is no feature, for it holds {cell!r} in row {row} among numbers: mend or empty the cell"
+            )
+    return found
+
+
+def _rows(count: int) -> str:
+    return _counted(count, "row", "rows")
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
 
 
 def _yaml(
     data: Data, task: Task, confounds: Sequence[str], person: str | None, folder: str, fill: bool, empty: bool,
-    site: str | None, source: Source,
+    rare: bool, site: str | None, source: Source,
 ) -> str:  # fmt: skip
     yaml = need("yaml", "train")
 
@@ -199,7 +247,7 @@ design:
   confounds: {show(list(confounds))}   # removed; also spline(age, 4), poly(age, 2), age:sex
   # keep: {label}              # what must survive; the label if left out
   missing: {"mean" if fill else "error"}              # what a missing confound is: error, or mean
-  # unseen: mean              # what a new site is at inference: error, or mean
+  {"" if rare else "# "}unseen: mean              # what a site that was not trained on is: error, or mean
 
 network:
   name: {network}                   # mlp, synthetic_cnn, resnet3d, or package.module:callable{hidden}
@@ -218,7 +266,7 @@ training:
 
 splits:
   kind: kfold                 {leave}
-  folds: 5
+  folds: {FOLDS}
   stratify: {stratify}
   validation: 0.15            # share of the training rows that chooses the epoch
 

@@ -97,7 +97,11 @@ def _kind(columns: Sequence[Column]) -> Kind:
         return "binary" if len(columns) == 1 else "multilabel"
     if kinds == {"categorical"} and len(columns) == 1:
         if len(columns[0].levels) < 2:
-            raise OptionError(f"label {columns[0].name!r} must have two levels or more; got {columns[0].levels}.")
+            told = ", ".join(map(repr, columns[0].levels)) or "none"
+            raise OptionError(
+                f"label {columns[0].name!r} must have two levels or more; got {told} alone. Choose another label, or "
+                "add rows of the other level."
+            )
         return "multiclass"
     told = ", ".join(f"{item.name}: {item.kind} ({len(item.levels)} levels)" for item in columns)
     raise OptionError(
