@@ -14,6 +14,7 @@ import deconfound as dc
 from deconfound.cli import app
 from deconfound.data.synthetic import CEILING, SITE_SHARES, SITES, ceiling, synthetic_images
 from deconfound.errors import OptionError, RunError
+from deconfound.experiments.synthetic import problems, running
 from deconfound.experiments.synthetic.grid import METHODS, Cell, full_grid, quick_grid, steps_for
 from deconfound.experiments.synthetic.page import sentence, write_report
 from deconfound.experiments.synthetic.running import run_cell, run_grid
@@ -22,6 +23,13 @@ from deconfound.experiments.synthetic.tables import Results, closer, estimate, m
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two hundred images to train on and to validate with, where only the machinery is tested."""
+    for room in (problems, running):
+        monkeypatch.setattr(room, "TRAINING_IMAGES", 200)
 
 
 def amplitude(images, row, column):
@@ -98,8 +106,8 @@ def test_the_grid_holds_every_method_at_every_batch_size_and_no_cell_twice():
 
 
 def test_one_cell_is_what_it_was_pmdn_at_batch_20_comes_to_the_ceiling_and_the_plain_cnn_passes_it():
-    """The pinned cell: 300 steps, one seed, on the CPU."""
-    cells = [Cell(method, 20, lr=5e-4, steps=300, seeds=(1,)) for method in ("none", "pmdn")]
+    """The pinned cell: 200 steps, one seed, on the CPU."""
+    cells = [Cell(method, 20, lr=1e-3, steps=200, seeds=(1,)) for method in ("none", "pmdn")]
     plain, ours = (run_cell(cell, CPU, lambda step: None, 1000)["seeds"][0]["best"] for cell in cells)
     assert plain["accuracy"] > 0.9
     assert plain["accuracy_independent"] < 0.78
@@ -109,7 +117,7 @@ def test_one_cell_is_what_it_was_pmdn_at_batch_20_comes_to_the_ceiling_and_the_p
     assert ours["dcor2"] < 0.01
 
 
-def test_a_grid_goes_on_where_it_stopped_and_a_failing_cell_does_not_stop_the_others(tmp_path):
+def test_a_grid_goes_on_where_it_stopped_and_a_failing_cell_does_not_stop_the_others(small, tmp_path):
     cells = [
         Cell("none", 20, steps=2, seeds=(0, 1)),
         Cell("batchnorm", 1, steps=2, seeds=(0,)),
@@ -134,13 +142,13 @@ def test_a_grid_goes_on_where_it_stopped_and_a_failing_cell_does_not_stop_the_ot
     assert (tmp_path / "figure2.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_trainings_of_a_seed_give_the_same_numbers():
+def test_two_trainings_of_a_seed_give_the_same_numbers(small):
     cell = Cell("pmdn", 20, steps=3, seeds=(4,))
     first, second = (run_cell(cell, CPU, lambda step: None, 50)["seeds"] for _ in range(2))
     assert first == second
 
 
-def test_training_and_eval_differ_for_batch_statistics_and_not_for_the_plain_network():
+def test_training_and_eval_differ_for_batch_statistics_and_not_for_the_plain_network(small):
     found = {
         m: run_cell(Cell(m, 20, steps=2, seeds=(0,)), CPU, lambda s: None, 50)["seeds"][0]["gap"]
         for m in ("none", "batchnorm", "mdn")
@@ -158,7 +166,7 @@ def test_transfer_is_the_mean_distance_from_the_ceilings_before_on_and_after_the
     assert found["forward"] == pytest.approx((0.25 + 0.0 + 0.0) / 3)
 
 
-def test_data_that_drift_are_measured_on_every_stage_after_each():
+def test_data_that_drift_are_measured_on_every_stage_after_each(small):
     cell = next(cell for cell in full_grid() if cell.stages)
     seed = run_cell(replace(cell, steps=1, seeds=(0,), batch=20), CPU, lambda step: None, 20)["seeds"][0]
     assert np.shape(seed["accuracy"]) == (5, 5)

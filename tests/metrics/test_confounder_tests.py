@@ -58,6 +58,10 @@ def linear(rng, direct=0.0, signal=1.0, n=80):
     return prediction, column("age", c), [column("score", y)]
 
 
+# Two columns at once take a minute; `make test-all` runs them.
+AGE_AND_DX = pytest.param(age_and_dx, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("make", [classes, age_and_dx, linear])
 def test_partial_test_rejects_an_unconfounded_model_at_five_per_cent(make):
     assert within_binomial_error(rate(partial_confounder_test, make))
@@ -68,12 +72,12 @@ def test_partial_test_finds_a_confounded_model(make):
     assert rate(partial_confounder_test, lambda rng: make(rng, direct=1.0), trials=100) > 0.8
 
 
-@pytest.mark.parametrize("make", [classes, age_and_dx, linear, numeric_label])
+@pytest.mark.parametrize("make", [classes, AGE_AND_DX, linear, numeric_label])
 def test_full_test_rejects_a_fully_confounded_model_at_five_per_cent(make):
     assert within_binomial_error(rate(full_confounder_test, lambda rng: make(rng, direct=1.0, signal=0.0)))
 
 
-@pytest.mark.parametrize("make", [classes, age_and_dx, linear])
+@pytest.mark.parametrize("make", [classes, AGE_AND_DX, linear])
 def test_full_test_finds_a_model_that_knows_the_label(make):
     assert rate(full_confounder_test, lambda rng: make(rng, signal=1.5), trials=100) > 0.8
 
