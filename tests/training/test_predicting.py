@@ -125,3 +125,20 @@ def test_broken_runs_are_told(run, tmp_path):
             predict(folder, path)
     finally:
         checkpoint.write_bytes(content)
+
+
+def test_rows_without_ids_are_numbered_and_none_of_them_counts_as_seen(tmp_path):
+    path = tiny.write(tmp_path, tiny.cohort(60).drop(columns="id"))
+    fit(tiny.config(path, tmp_path / "run", data={"id": None}, method={"name": "none"}))
+    found = predict(tmp_path / "run", path)
+    assert found.ids[:2] == ("0", "1")
+    assert found.seen == 0
+
+
+def test_ids_are_written_under_the_name_of_their_column(tmp_path):
+    path = tiny.write(tmp_path, tiny.cohort(60).rename(columns={"id": "scan"}))
+    fit(tiny.config(path, tmp_path / "run", data={"id": "scan"}, method={"name": "none"}))
+    assert (tmp_path / "run" / "fold-0" / "predictions.csv").read_text().startswith("row,scan,dx,")
+    found = predict(tmp_path / "run", path)
+    assert found.to_csv().startswith("scan,score_dx,")
+    assert found.seen == 60

@@ -26,8 +26,9 @@ def compare(
 ) -> None:
     """Train several methods on the same folds and seeds, and compare cost and what is left.
 
-    Writes `results.json`, `report.html` and one folder a run below `run.folder`. Give the command again to go on after
-    a kill, or with more methods or seeds: finished runs are not repeated.
+    Writes `results.json`, `report.html` and one folder a run below
+    `run.folder`. Give the command again to go on after a kill, or with more
+    methods or seeds: finished runs are not repeated.
 
     [bold]Examples[/]
 

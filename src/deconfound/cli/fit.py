@@ -19,8 +19,9 @@ def fit(
 ) -> None:
     """Train one method on every fold of a config, and test it.
 
-    Everything lies in the folder `run.folder`. If the command is killed, give it again: finished folds stay, the one
-    that was running goes on, and the numbers are those of an unbroken run.
+    Everything lies in the folder `run.folder`. If the command is killed, give
+    it again: finished folds stay, the one that was running goes on, and the
+    numbers are those of an unbroken run.
 
     [bold]Examples[/]
 

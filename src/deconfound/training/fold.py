@@ -210,7 +210,8 @@ def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:
     task = problem.task
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "id", *task.labels, *prediction_columns(task)])
+    name = problem.id_column
+    writer.writerow(["row", name if name and name != "row" else "id", *task.labels, *prediction_columns(task)])
     labels = [np.asarray(problem.source.table[name])[part.rows].tolist() for name in task.labels]
     rows = zip(part.rows.tolist(), problem.id_of(part.rows), *labels, strict=True)
     for known, said in zip(rows, prediction_cells(task, logits), strict=True):

@@ -24,6 +24,7 @@ from deconfound.training.config import Config
 from deconfound.training.files import read_json
 from deconfound.training.fold import CHECKPOINT, RESULT, finished, fold_folder
 from deconfound.training.networks import build_network
+from deconfound.training.problem import id_column
 from deconfound.training.run import open_run
 from deconfound.training.scaling import Scaler
 from deconfound.training.sources import open_source
@@ -41,6 +42,7 @@ class Predictions:
         task: What is predicted.
         scores: `(n, outputs)`: probabilities or quantities, the mean over the folds' models.
         spread: `(n, outputs)`: their standard deviation over these models; NaN for one model.
+        id_column: What these names are called.
         seen: How many rows carry an id that the run was trained or tested on.
     """
 
@@ -48,6 +50,7 @@ class Predictions:
     task: Task
     scores: Tensor
     spread: Tensor
+    id_column: str
     seen: int
 
     def to_csv(self) -> str:
@@ -58,7 +61,9 @@ class Predictions:
         names = self.task.output_names
         answers = answers_of(self.task, self.scores)
         predicted = [f"predicted_{label}" for label in self.task.labels] if answers else []
-        writer.writerow(["id", *(f"{kind}_{n}" for n in names), *(f"{kind}_sd_{n}" for n in names), *predicted])
+        writer.writerow(
+            [self.id_column, *(f"{kind}_{n}" for n in names), *(f"{kind}_sd_{n}" for n in names), *predicted]
+        )
         for row, name in enumerate(self.ids):
             spread = ["" if value != value else value for value in self.spread[row].tolist()]
             writer.writerow([name, *self.scores[row].tolist(), *spread, *(answers[row] if answers else [])])
@@ -97,8 +102,14 @@ def predict(
             progress(done + 1, len(numbers))
     stacked = torch.stack(scores)
     spread = stacked.std(0) if len(scores) > 1 else torch.full_like(stacked[0], float("nan"))
-    known = {line["id"] for number in range(len(about["folds"])) for line in _lines(fold_folder(run, number))}
-    return Predictions(ids, task, stacked.mean(0), spread, sum(name in known for name in ids))
+    key = id_column(config, source)
+    known = {
+        line.get(key or "id", line.get("id"))
+        for number in range(len(about["folds"]))
+        for line in _lines(fold_folder(run, number))
+    }
+    seen = 0 if key is None else sum(name in known for name in ids)  # row numbers are no ids
+    return Predictions(ids, task, stacked.mean(0), spread, key or "id", seen)
 
 
 def _folds(run: Path, count: int, fold: int | None) -> list[int]:
@@ -132,8 +143,7 @@ def _new_rows(config: Config, about: dict[str, Any], table: str | Path, images: 
 
 
 def _ids(config: Config, source: Source) -> tuple[str, ...]:
-    keys = [config.data.id, "participant_id", "id"]
-    key = next((name for name in keys if name and name in source.table), None)
+    key = id_column(config, source)
     return tuple(str(value) for value in (source.table[key] if key else range(len(source))))
 
 

@@ -75,17 +75,20 @@ class Problem:
         names = columns_of(confounds) + (columns_of(keep) if labels else [])
         return {name: np.asarray(self.source.table[name])[rows] for name in dict.fromkeys(names)}
 
+    @property
+    def id_column(self) -> str | None:
+        """The column that names rows, or None."""
+        return id_column(self.config, self.source)
+
     def id_of(self, rows: Rows) -> list[str]:
         """A name for each row: its id, or its number in the table."""
-        key = self.config.data.id
-        known = (
-            [key]
-            if key and key in self.source.table
-            else [n for n in ("participant_id", "id") if n in self.source.table]
-        )
-        return (
-            [str(value) for value in np.asarray(self.source.table[known[0]])[rows]] if known else [str(r) for r in rows]
-        )
+        key = self.id_column
+        return [str(value) for value in (rows if key is None else np.asarray(self.source.table[key])[rows])]
+
+
+def id_column(config: Config, source: Source) -> str | None:
+    """The column that names the rows of a source: the config's, or one that is called so."""
+    return next((name for name in (config.data.id, "participant_id", "id") if name and name in source.table), None)
 
 
 def open_problem(config: Config) -> Problem:
