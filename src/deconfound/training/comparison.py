@@ -23,8 +23,11 @@ from deconfound.training.problem import Problem, open_problem
 from deconfound.training.provenance import provenance
 from deconfound.training.reading import audit_types, confound_columns, left, tested
 from deconfound.training.run import RESULTS, gather
+from deconfound.training.trainers import threads
 
 FORMAT, VERSION = "deconfound-comparison", 1
+# Up to so many rows a second thread costs more than it gives, many times more where cores are shared.
+ONE_THREAD = 2000
 Keyed = dict[tuple[int, int], float]
 """Values by (test set, seed)."""
 
@@ -88,7 +91,8 @@ def compare(
     share = float(np.mean(shares))
     measured = {line.name: _measured(line, problems) for line in lines}
     base = measured[lines[0].name]
-    audited = _audit(config, lines, problem, progress)
+    with threads(1 if len(problem.codes) <= ONE_THREAD else None):
+        audited = _audit(config, lines, problem, progress)
     content = {
         "format": FORMAT,
         "version": VERSION,
