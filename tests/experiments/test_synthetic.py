@@ -223,9 +223,13 @@ def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_pa
         assert " ".join(line.split()) in said
 
 
-def test_the_quick_grid_is_small():
-    assert len(quick_grid()) == 12
-    assert all(len(cell.seeds) == 1 for cell in quick_grid())
+def test_the_quick_grid_is_small_and_its_tables_are_at_its_own_learning_rate():
+    cells = quick_grid()
+    assert len(cells) == 12
+    assert all(len(cell.seeds) == 1 for cell in cells)
+    content = made_up({"pmdn": [0.83]})
+    content["cells"][0]["cell"] = json.loads(json.dumps(cells[-1].to_dict()))
+    assert "83.0 / 83.0 / 0.010" in main_table(Results(content)).markdown()
 
 
 @pytest.mark.parametrize("experiment", ["synthetic", "mri"])

@@ -50,15 +50,23 @@ def estimate(values: Iterable[float]) -> Estimate:
 
 
 class Results:
-    """The cells of a `results.json`, to be asked for."""
+    """The cells of a `results.json`, to be asked for.
+
+    Attributes:
+        content: The file's content.
+        cells: Its cells.
+        lr: The learning rate that methods are compared at: the paper's, or that of a grid without it.
+    """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self.content = content
         self.cells: list[dict[str, Any]] = list(content["cells"])
+        rates = [cell["cell"]["lr"] for cell in self.cells]
+        self.lr = 1e-4 if 1e-4 in rates or not rates else rates[0]
 
     def find(self, method: str, **wanted: Any) -> dict[str, Any] | None:
-        """The first cell of a method with these settings; lr 1e-4, the paper's problem and no options if not said."""
-        fields = {"lr": 1e-4, "problem": "one", "options": {}, "stages": [], **wanted, "method": method}
+        """The first cell of a method with these settings; `lr`, the paper's problem and no options if not said."""
+        fields = {"lr": self.lr, "problem": "one", "options": {}, "stages": [], **wanted, "method": method}
         for cell in self.cells:
             if all(_plain(cell["cell"][name]) == _plain(value) for name, value in fields.items()):
                 return cell
@@ -86,12 +94,12 @@ def closer(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Estimate:
     return estimate(away[1][seed] - away[0][seed] for seed in sorted(away[0].keys() & away[1].keys()))
 
 
-def main_table(results: Results, lr: float = 1e-4) -> Table:
+def main_table(results: Results) -> Table:
     """Accuracy, accuracy with an independent confound, and dcor², for every method and batch size."""
     batches = results.batches()
     rows = []
     for method in results.methods():
-        cells = [results.find(method, batch=batch, lr=lr) for batch in batches]
+        cells = [results.find(method, batch=batch) for batch in batches]
         if any(cells):
             rows.append([NAMES[method], *(_summary(cell) for cell in cells)])
     return Table(["", *(f"batch {batch}" for batch in batches)], rows)
