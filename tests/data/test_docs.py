@@ -1,12 +1,12 @@
 """The pages on scans and on the cohort: their code runs, their figures are the code's."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 import deconfound.data
 from deconfound.data import Strengths, bayes_accuracy
+from tests.test_words import blocks
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
-    found = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    found = blocks(DOCS / page)
     assert found
     for block in found:
         exec(compile(block, page, "exec"), {"__name__": page})

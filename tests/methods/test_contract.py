@@ -15,6 +15,7 @@ from deconfound.errors import OptionError
 from deconfound.methods import METHODS, Method, method
 from tests.methods.contract import CHECKS, answers, problem, trained
 from tests.methods.problem import fit, make_network, prepare
+from tests.test_words import blocks
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +65,7 @@ def test_names_and_options_that_are_not_there_get_the_nearest():
 
 def test_the_python_blocks_of_the_page_run_from_top_to_bottom():
     namespace = {"__name__": "methods.md"}
-    found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "methods.md").read_text(), flags=re.DOTALL)
+    found = blocks(ROOT / "docs" / "methods.md")
     for block in found:
         exec(compile(block, "methods.md", "exec"), namespace)
     assert namespace["logits"].shape == (60, 1)

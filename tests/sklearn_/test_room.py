@@ -27,7 +27,9 @@ def test_every_name_and_option_is_documented(name):
 def test_the_page_s_blocks_run_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "page"}
-    for block in blocks(ROOT / "docs" / "sklearn.md"):
+    found = blocks(ROOT / "docs" / "sklearn.md")
+    assert found
+    for block in found:
         exec(compile(block, "docs/sklearn.md", "exec"), namespace)
 
 

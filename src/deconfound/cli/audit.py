@@ -10,7 +10,6 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deconfound.cli.audit_files import (
@@ -22,6 +21,7 @@ from deconfound.cli.audit_files import (
     read_file,
     usual_outputs,
 )
+from deconfound.cli.bars import passing
 from deconfound.design.table import absent
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 
@@ -78,7 +78,7 @@ def audit(
         skip = {*roles, key or ""}
         models |= {name: values[order] for name, values in _models(file, _listed(outputs), model or [], skip).items()}
     hidden = _features(features, files[0], key, list(models), text) if features else None
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True)
+    bar = passing(console)
     with bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
         task = bar.add_task("reading", total=None)

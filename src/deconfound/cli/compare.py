@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from deconfound.cli.bars import passing
 from deconfound.cli.running import ConfigPath, Jobs, Overrides, Slurm, SlurmWith, cluster_of, run_all, stop_on
 
 
@@ -55,7 +55,7 @@ def compare(
     whole = [line for line in lines if line.method not in broken]
     if not whole:
         stop_on(failed, chosen.run.folder)
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True)
+    bar = passing(console)
     with bar:
         task = bar.add_task("comparing", total=None)
         content, _ = compare_runs(

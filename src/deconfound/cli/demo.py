@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from deconfound.cli.bars import counted
 
 
 def demo(
@@ -22,14 +23,12 @@ def demo(
     The images hold a main effect and a confound that both go with the group. A network that leaves the confound
     alone can reach 83.3 % at most; more than that is the confound's doing.
     """
-    from deconfound.data.synthetic import CEILING, CEILING_WITH_CONFOUND
-    from deconfound.experiments.demo import audit, evaluate, train
+    from deconfound.data.synthetic import CEILING
+    from deconfound.experiments.demo import audit, evaluate, sentence, train
 
     console = Console()
     results = {}
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-                   TimeRemainingColumn(), console=console)  # fmt: skip
-    with bar:
+    with counted(console) as bar:
         for name, layer in (("plain CNN", None), ("CNN with PMDN", "pmdn")):
             task = bar.add_task(f"training {name}", total=steps)
             network = train(layer, steps, batch, seed=seed, tick=lambda task=task: bar.advance(task))  # type: ignore[misc]
@@ -43,11 +42,6 @@ def demo(
     for name, result in results.items():
         table.add_row(name, f"{result.accuracy:.1%}", f"{result.accuracy_independent:.1%}", f"{result.dcor2:.3f}")
     console.print(table)
-    plain, ours = results["plain CNN"], results["CNN with PMDN"]
-    console.print(
-        f"The plain network reaches {plain.accuracy:.1%} by using the confound (with it, {CEILING_WITH_CONFOUND:.1%} "
-        f"is possible), and falls to {plain.accuracy_independent:.1%} where the confound says nothing. With PMDN it is "
-        f"{ours.accuracy:.1%} and {ours.accuracy_independent:.1%}: what is left is the main effect."
-    )
+    console.print(sentence(results["plain CNN"], results["CNN with PMDN"]))
     report.save(out)
     console.print(f"Report: {out.resolve()}", highlight=False, soft_wrap=True)

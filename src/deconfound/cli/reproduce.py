@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from deconfound.cli.bars import counted
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -31,7 +33,7 @@ def synthetic(
 ) -> None:
     """Section 3.1: synthetic images with a known ceiling, every method at every batch size, Figure 2.
 
-    The whole grid is for a GPU (about 25 minutes on an H200); --quick shows the same thing in small.
+    The whole grid is for a GPU, in parts if need be (--minutes); --quick shows the same thing in small.
     """
     from deconfound.experiments.synthetic.grid import full_grid, quick_grid
     from deconfound.experiments.synthetic.page import sentence, write_report
@@ -48,7 +50,7 @@ def synthetic(
     else:
         per_group = 1000 if quick else TEST_PER_GROUP
         seconds = None if minutes is None else 60 * minutes
-        with _progress(console) as bar:
+        with counted(console) as bar:
             content = run_grid(
                 cells,
                 out,
@@ -89,7 +91,7 @@ def mri(
 
     console = Console()
     place = _device(device)
-    with _progress(console) as bar:
+    with counted(console) as bar:
         task = bar.add_task("simulating the cohort", total=None)
         results = run_mri(
             quick,
@@ -117,18 +119,6 @@ def _device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return name
-
-
-def _progress(console: Console) -> Progress:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=console,
-    )
 
 
 def _task(bar: Progress, name: str, total: int) -> Any:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import deconfound as dc
-from deconfound.data.synthetic import SyntheticImages, synthetic_images
+from deconfound.data.synthetic import CEILING, CEILING_WITH_CONFOUND, SyntheticImages, synthetic_images
 from deconfound.metrics import u_distance_correlation_sqr
 from deconfound.models import SyntheticCNN
 
 Progress = Callable[[], None]
 # Added to a seed: other images for validation and for each test.
 VALIDATION, TIED, INDEPENDENT = 1000, 2000, 3000
+# Three standard errors of an accuracy on 4,000 images.
+MARGIN = 0.018
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,21 @@ def evaluate(network: nn.Module, per_group: int = 2000, seed: int = 0) -> DemoRe
         accuracy_independent=_accuracy(free_logits, free.group),
         dcor2=sum(within) / 2,
     )
+
+
+def sentence(plain: DemoResult, ours: DemoResult) -> str:
+    """What the two results say; no more than they do."""
+    said = (
+        f"The plain network has {plain.accuracy:.1%} where the confound goes with the group and "
+        f"{plain.accuracy_independent:.1%} where it says nothing; with PMDN it is {ours.accuracy:.1%} and "
+        f"{ours.accuracy_independent:.1%}."
+    )
+    if plain.accuracy > CEILING + MARGIN and abs(ours.accuracy - ours.accuracy_independent) < 2 * MARGIN:
+        return (
+            f"{said} What the plain network has above {CEILING:.1%} is the confound's doing (with it, "
+            f"{CEILING_WITH_CONFOUND:.1%} is possible), and PMDN does without."
+        )
+    return f"{said} These networks are too little trained, or too unlucky, to show more: try more --steps."
 
 
 def audit(results: Mapping[str, DemoResult], seed: int = 0, progress: Any = None) -> dc.Audit:

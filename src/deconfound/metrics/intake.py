@@ -79,7 +79,7 @@ def read(
         raise TableError(" ".join(faults))
     columns = read_columns(table, [*confounds, *labels, *single])
     label_columns = [
-        _directed(column(name, columns[name], types.get(name), codes_to=10), positive.get(name)) for name in labels
+        directed(column(name, columns[name], types.get(name), codes_to=10), positive.get(name)) for name in labels
     ]
     confound_columns = [column(name, columns[name], types.get(name)) for name in confounds]
     notes = [
@@ -128,7 +128,7 @@ def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, T
     return out
 
 
-def _directed(label: Column, positive: str | None) -> Column:
+def directed(label: Column, positive: str | None) -> Column:
     """A binary label with its positive level last: the named one, or the one that does not sound like "control"."""
     if positive is not None and positive not in label.levels:
         raise OptionError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deconfound.report.forest import Dot, Panel, forest
-from deconfound.report.page import _safe, render
+from deconfound.report.page import render, safe
 
 MEASURES = {
     "auc": "AUC",
@@ -83,7 +83,7 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
 
 
 def _sections(content: Mapping[str, Any]) -> str:
-    points = "".join(f"<li>{_safe(text)}</li>" for text in sentences(content))
+    points = "".join(f"<li>{safe(text)}</li>" for text in sentences(content))
     measured = {key for line in content["lines"] for key in line["measures"]}
     spaces = [space for space in ("outputs", "features") if any(key.startswith(f"left/{space}/") for key in measured)]
     return f"""<section id="costs" aria-labelledby="costs-title">
@@ -93,13 +93,13 @@ def _sections(content: Mapping[str, Any]) -> str:
 <section aria-labelledby="figure-title">
 <h2 id="figure-title">Cost and what is left</h2>
 <p class="lead">Dot: the mean over test sets. Line: its 95 % interval. The first panel is the paired difference to
-{_safe(content["base"])}; the others are dcor² of the outputs with a confound within label groups (0: independent).</p>
+{safe(content["base"])}; the others are dcor² of the outputs with a confound within label groups (0: independent).</p>
 {_scroll("Figure", _figure(content))}
 </section>
 <section aria-labelledby="table-title">
 <h2 id="table-title">Performance</h2>
 <p class="lead">The mean over test sets with its 95 % interval; below it the paired difference to
-{_safe(content["base"])}, bold where its interval does not hold zero.</p>
+{safe(content["base"])}, bold where its interval does not hold zero.</p>
 {_scroll("Performance", _performance(content))}
 </section>
 <section aria-labelledby="left-table-title">
@@ -145,7 +145,7 @@ def _left(content: Mapping[str, Any], space: str) -> str:
 
 def _table(content: Mapping[str, Any], corner: str, keys: Mapping[str, str], more: Mapping[str, Any]) -> str:
     """Methods against measures: the value, its interval, and the difference to the first method."""
-    head = "".join(f'<th scope="col">{_safe(name)}</th>' for name in (corner, *keys.values(), *more))
+    head = "".join(f'<th scope="col">{safe(name)}</th>' for name in (corner, *keys.values(), *more))
     body = ""
     for line in content["lines"]:
         cells = ""
@@ -156,7 +156,7 @@ def _table(content: Mapping[str, Any], corner: str, keys: Mapping[str, str], mor
             told = "" if line["name"] == content["base"] else mark.format(_interval(change, sign=True))
             cells += f"<td>{_interval(item)}<small>{told}</small></td>"
         cells += "".join(f"<td>{values[line['name']]}</td>" for values in more.values())
-        body += f'<tr><th scope="row">{_safe(line["name"])}</th>{cells}</tr>'
+        body += f'<tr><th scope="row">{safe(line["name"])}</th>{cells}</tr>'
     return f'<table class="grid"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
@@ -173,7 +173,7 @@ def _how(content: Mapping[str, Any]) -> str:
         "deconfound": f"{origin['deconfound']} {origin['commit'] or ''}",
         "machine": f"{origin['platform']}, {origin['device']}, Python {origin['python']}, {packages}",
     }
-    listed = "".join(f"<dt>{_safe(key)}</dt><dd>{_safe(value)}</dd>" for key, value in facts.items())
+    listed = "".join(f"<dt>{safe(key)}</dt><dd>{safe(value)}</dd>" for key, value in facts.items())
     return (
         "<p>Every method is trained on the same folds and seeds, from the same first weights; the epoch is chosen on "
         "validation rows. Values are taken on each test set and averaged. The training sets of cross-validation "

@@ -14,7 +14,7 @@ from deconfound.report.words import RESAMPLES, STATISTICS
 
 _SIGNS = {"left": "●", "trace": "◐", "clear": "○", "unanswerable": "?"}
 _ANSWERS = {"left": "still there", "trace": "trace", "clear": "no sign", "unanswerable": "no answer"}
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def render(data: Mapping[str, Any]) -> str:
@@ -24,9 +24,9 @@ def render(data: Mapping[str, Any]) -> str:
     title = f"Audit of {', '.join(about['models'])}"
     parts = {
         "title": escape(title),
-        "policy": _POLICY,
-        "style": _asset("page.css"),
-        "script": _asset("page.js"),
+        "policy": POLICY,
+        "style": asset("page.css"),
+        "script": asset("page.js"),
         "summary": _summary(about),
         "grid": _grid(data),
         "cards": "".join(_card(name, data) for name in _names(about["confounds"])),
@@ -36,13 +36,13 @@ def render(data: Mapping[str, Any]) -> str:
         "table": _table(data["rows"]),
         "data": _embedded({**data, "words": words}),
     }
-    page = _asset("page.html")
+    page = asset("page.html")
     for name, text in parts.items():
         page = page.replace("{{" + name + "}}", text, 1)
     return page
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return files("deconfound.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -60,13 +60,13 @@ def _summary(about: Mapping[str, Any]) -> str:
     people = f" of {about['people']:,} people" if about["people"] != about["rows"] else ""
     labels = ", ".join(_names(about["labels"])) or "none"
     models = ", ".join(about["models"])
-    return _safe(f"{models} · {about['rows']:,} rows{people} · label: {labels} · deconfound {about['version']}")
+    return safe(f"{models} · {about['rows']:,} rows{people} · label: {labels} · deconfound {about['version']}")
 
 
 def _grid(data: Mapping[str, Any]) -> str:
     """Models against confounds, one sign each: the whole audit at a glance."""
     confounds = _names(data["about"]["confounds"])
-    head = "".join(f'<th scope="col">{_safe(name)}</th>' for name in confounds)
+    head = "".join(f'<th scope="col">{safe(name)}</th>' for name in confounds)
     lines = []
     spaces = list(dict.fromkeys((item["model"], item["space"]) for item in data["verdicts"]))
     several = len({space for _, space in spaces}) > 1
@@ -75,8 +75,8 @@ def _grid(data: Mapping[str, Any]) -> str:
         for name in confounds:
             item = _verdict(data, model, space, name)
             cells += f"<td>{_badge(item['answer'])}<small>{_number(_main(data, item))}</small></td>"
-        suffix = f" <small>{_safe(space)}</small>" if several else ""
-        lines.append(f'<tr><th scope="row">{_safe(model)}{suffix}</th>{cells}</tr>')
+        suffix = f" <small>{safe(space)}</small>" if several else ""
+        lines.append(f'<tr><th scope="row">{safe(model)}{suffix}</th>{cells}</tr>')
     return f'<table class="grid"><thead><tr><td></td>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
@@ -85,15 +85,15 @@ def _card(confound: str, data: Mapping[str, Any]) -> str:
     spaces = list(dict.fromkeys(item["space"] for item in items))
     body = ""
     for space in spaces:
-        body += f"<h4>in the {_safe(space)}</h4><ul>" if len(spaces) > 1 else "<ul>"
+        body += f"<h4>in the {safe(space)}</h4><ul>" if len(spaces) > 1 else "<ul>"
         for item in items:
             if item["space"] == space:
                 sign = f'<span class="{item["answer"]}" aria-hidden="true">{_SIGNS[item["answer"]]}</span>'
-                line = f"{sign} <span class='who'>{_safe(item['model'])}:</span> {_safe(item['headline'])}"
+                line = f"{sign} <span class='who'>{safe(item['model'])}:</span> {safe(item['headline'])}"
                 is_open = " open" if len(items) == 1 else ""
-                body += f"<li><details{is_open}><summary>{line}</summary><p>{_safe(item['text'])}</p></details></li>"
+                body += f"<li><details{is_open}><summary>{line}</summary><p>{safe(item['text'])}</p></details></li>"
         body += "</ul>"
-    return f'<section class="card"><h3>{_safe(confound)}</h3>{body}</section>'
+    return f'<section class="card"><h3>{safe(confound)}</h3>{body}</section>'
 
 
 def _badge(answer: str) -> str:
@@ -115,7 +115,7 @@ def _main(data: Mapping[str, Any], item: Mapping[str, Any]) -> float | None:
 def _notes(notes: Iterable[Mapping[str, Any]]) -> str:
     ordered = sorted(notes, key=lambda note: note["severity"] != "warning")
     items = "".join(
-        f'<li class="{note["severity"]}"><strong>{note["severity"]}</strong> {_safe(note["text"])}</li>'
+        f'<li class="{note["severity"]}"><strong>{note["severity"]}</strong> {safe(note["text"])}</li>'
         for note in ordered
     )
     return f"<ul class='notes'>{items}</ul>" if items else "<p>Nothing to remark.</p>"
@@ -123,15 +123,15 @@ def _notes(notes: Iterable[Mapping[str, Any]]) -> str:
 
 def _made(data: Mapping[str, Any]) -> str:
     used = dict.fromkeys(row["statistic"] for row in data["rows"])
-    items = "".join(f"<dt>{_safe(STATISTICS[name].name)}</dt><dd>{_safe(STATISTICS[name].made)}</dd>" for name in used)
-    return f"<dl>{items}</dl><p>{_safe(RESAMPLES.format(**data['about']))}</p>"
+    items = "".join(f"<dt>{safe(STATISTICS[name].name)}</dt><dd>{safe(STATISTICS[name].made)}</dd>" for name in used)
+    return f"<dl>{items}</dl><p>{safe(RESAMPLES.format(**data['about']))}</p>"
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:
     body = ""
     for row in rows:
         texts = [row["model"], row["space"], row["confound"], STATISTICS[row["statistic"]].name, row["level"]]
-        cells = "".join(f"<td>{_safe(text)}</td>" for text in texts)
+        cells = "".join(f"<td>{safe(text)}</td>" for text in texts)
         for key in ("value", "low", "high", "p", "chance", "independent"):
             exact = "" if row[key] is None else f' data-{key}="{row[key]!r}"'
             cells += f'<td class="number"{exact}>{_number(row[key])}</td>'
@@ -143,7 +143,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}".replace("-", "−")
 
 
-def _safe(text: object) -> str:
+def safe(text: object) -> str:
     return escape(str(text)).replace("{{", "&#123;&#123;")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from deconfound.report.page import _POLICY, _asset
+from deconfound.report.page import POLICY, asset
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def sheet(kicker: str, title: str, summary: str, sections: Sequence[Section], ma
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<meta name="color-scheme" content="light dark"><title>{escape(title)}</title>'
-        f"<style>{_asset('page.css')}</style></head><body>"
+        f"<style>{asset('page.css')}</style></head><body>"
         f'<header><p class="kicker">{escape(kicker)}</p><h1>{escape(title)}</h1><p>{escape(summary)}</p></header>'
         f"<main>{body}<section><h2>How this page was made</h2>"
         f'<ul class="notes">{sources}</ul></section></main></body></html>\n'

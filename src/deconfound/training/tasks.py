@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deconfound.errors import OptionError
 from deconfound.metrics.columns import Column, column
-from deconfound.metrics.intake import _directed
+from deconfound.metrics.intake import directed
 from deconfound.metrics.performance import accuracy, auc, balanced_accuracy, group_accuracy, macro_auc, r_squared
 
 Kind = Literal["binary", "multilabel", "multiclass", "regression"]
@@ -76,7 +76,7 @@ def read_task(
         )
         for name in labels
     ]
-    columns = [_directed(item, positive if len(labels) == 1 else None) for item in columns]
+    columns = [directed(item, positive if len(labels) == 1 else None) for item in columns]
     found = _kind(columns)
     if kind not in ("auto", found):
         told = "; ".join(f"{item.name} is {item.kind} with {len(item.levels) or 'many'} values" for item in columns)

@@ -51,7 +51,7 @@ class Learner:
         self._step = torch.zeros((), dtype=torch.long, device=self.device)
         self.best_loss = torch.full((), torch.inf, device=self.device)
         self.best_step = torch.zeros((), dtype=torch.long, device=self.device)
-        self.best, self.last = self._copied(), self._copied()
+        self.best, self.last = self.copied(), self.copied()
         self._replay = self._capture() if graphs else None
 
     def step(self) -> None:
@@ -104,11 +104,12 @@ class Learner:
     def _state(self) -> State:
         return [value.detach() for value in (*self.method.parameters(), *self.method.buffers())]
 
-    def _copied(self) -> State:
+    def copied(self) -> State:
+        """Parameters and buffers as they are now."""
         return [value.clone() for value in self._state()]
 
     def _capture(self) -> _Replay:
-        start = self._copied()
+        start = self.copied()
         replay = _Replay(self._train_once, self._validate_once, self._forget)
         self.load(start)
         for kept in (self.best, self.last):

@@ -71,7 +71,7 @@ def gap(learner: Learner) -> float:
     The batches are of the size that was trained with, of training images; whatever a training forward changes is put
     back after each.
     """
-    kept = [value.detach().clone() for value in (*learner.method.parameters(), *learner.method.buffers())]
+    kept = learner.copied()
     train, batch = learner.problem.train, learner.cell.batch
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(learner.device)
     differences, outputs = [], []

@@ -112,7 +112,7 @@ def _run_seeds(cell: Cell, device: torch.device, tick: Tick, test_per_group: int
 def _measured(learner: Learner) -> dict[str, Any]:
     """The network of the best validation loss, and the last one; training then goes on as it was."""
     _wait(learner.device)
-    now = [value.detach().clone() for value in (*learner.method.parameters(), *learner.method.buffers())]
+    now = learner.copied()
     found: dict[str, Any] = {"best_step": int(learner.best_step), "validation_loss": float(learner.best_loss)}
     for name, state in (("last", learner.last), ("best", learner.best)):
         learner.load(state)

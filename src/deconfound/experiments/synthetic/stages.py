@@ -39,7 +39,7 @@ def run_stages(
             if step % 50 == 0:
                 tick(stage * cell.steps + step)
         learner.validate()
-        state = [value.detach().clone() for value in (*learner.method.parameters(), *learner.method.buffers())]
+        state = learner.copied()
         learner.load(learner.last)
         row = []
         for other in problems:
