@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from deconfound.data.cohort import Cohort
 from deconfound.design import Design
+from deconfound.design.terms import Term, as_term, sources
 from deconfound.errors import RunError
 from deconfound.experiments.mri.plan import Arm, Plan
 from deconfound.methods import Method, Setting, TrainingBatch, method
@@ -27,6 +28,27 @@ from deconfound.training.splits import Fold
 CONFOUNDS = ("age", "sex", "site")
 LABELS = ("hiv", "mci")
 EVAL_BATCH = 128
+Augment = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is removed and what is predicted.
+
+    Attributes:
+        confounds: Columns or terms of the design.
+        labels: Columns of 0 and 1, which are kept.
+        site: The confound that says where a scan comes from, where there is one.
+    """
+
+    confounds: tuple[str | Term, ...] = CONFOUNDS
+    labels: tuple[str, ...] = LABELS
+    site: str | None = "site"
+
+    @property
+    def confound_columns(self) -> tuple[str, ...]:
+        """The table's columns that the confounds are made of."""
+        return tuple(dict.fromkeys(name for term in self.confounds for name in sources(as_term(term, "confounds"))))
 
 
 @dataclass(frozen=True)
@@ -36,16 +58,21 @@ class Volumes:
     Attributes:
         images: `(n, 1, size, size, size)`, in half precision on a GPU.
         table: One row per volume.
-        target: The two labels, `(n, 2)`.
+        target: The labels, `(n, labels)`.
+        task: What they are.
+        controls: One boolean per volume, for arms that learn from controls alone.
     """
 
     images: Tensor
     table: dict[str, Any]
     target: Tensor
+    task: Task = Task()
+    controls: Tensor | None = None
 
     def rows(self, rows: NDArray[Any]) -> dict[str, Any]:
         """The columns of the design at some rows."""
-        return {name: np.asarray(self.table[name])[rows] for name in (*CONFOUNDS, *LABELS)}
+        names = (*self.task.confound_columns, *self.task.labels)
+        return {name: np.asarray(self.table[name])[rows] for name in names}
 
 
 def load(cohort: Cohort, device: torch.device) -> Volumes:
@@ -63,7 +90,7 @@ class Outcome:
 
     Attributes:
         rows: The test fold's rows of the cohort.
-        logits: Of them, `(n, 2)`.
+        logits: Of them, `(n, labels)`.
         features: Of them at the last hidden layer, after the method, `(n, 16)`.
         independent: The logits of the independent people.
         history: Training and validation loss of each epoch.
@@ -80,9 +107,9 @@ class Outcome:
     seconds: float
 
 
-def build_network(plan: Plan, arm: Arm) -> nn.Module:
+def build_network(plan: Plan, arm: Arm, outputs: int = len(LABELS)) -> nn.Module:
     """The paper's 3D ResNet, with LayerNorm where the arm has it."""
-    network = ResNet3D(size=plan.size, filters=plan.filters, outputs=len(LABELS))
+    network = ResNet3D(size=plan.size, filters=plan.filters, outputs=outputs)
     widths = {"relu1": network.fc1.out_features, "relu2": network.fc2.out_features}
     for name in arm.layer_norm:
         setattr(network, name, nn.Sequential(nn.ReLU(), nn.LayerNorm(widths[name])))
@@ -91,12 +118,32 @@ def build_network(plan: Plan, arm: Arm) -> nn.Module:
 
 
 class Trainer:
-    """A fold's data, and the loop that every arm goes through."""
+    """A fold's data, and the loop that every arm goes through.
 
-    def __init__(self, plan: Plan, cohort: Volumes, independent: Volumes, fold: Fold, seed: int) -> None:
+    Args:
+        plan: How it is trained.
+        cohort: Whose folds they are.
+        independent: People that are predicted as well, if any.
+        fold: Its rows.
+        seed: Of network and batches.
+        augment: Applied to each batch of training images.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        cohort: Volumes,
+        independent: Volumes | None,
+        fold: Fold,
+        seed: int,
+        augment: Augment | None = None,
+    ) -> None:
         self.plan, self.cohort, self.independent, self.fold, self.seed = plan, cohort, independent, fold, seed
+        self.augment = augment
         self.device = cohort.images.device
-        self.design = Design(confounds=list(CONFOUNDS), keep=list(LABELS)).fit(cohort.rows(fold.train))
+        self.task = cohort.task
+        confounds, labels = list(self.task.confounds), list(self.task.labels)
+        self.design = Design(confounds=confounds, keep=labels).fit(cohort.rows(fold.train))
         # What all brains share is taken out, so that training starts at what tells people apart.
         sample = cohort.images[torch.from_numpy(fold.train[:256]).to(self.device)].float()
         self.mean = sample.mean(0)
@@ -107,23 +154,25 @@ class Trainer:
         started = time.monotonic()
         made, history, best = self.train(arm, batch_size)
         seconds = time.monotonic() - started
-        logits, features = self._predict(made, self.cohort, self.fold.test)
-        free, _ = self._predict(made, self.independent, np.arange(len(self.independent.target)))
+        logits, features = self.predict(made, self.cohort, self.fold.test)
+        free = np.empty((0, logits.shape[1]), np.float32)
+        if self.independent is not None:
+            free, _ = self.predict(made, self.independent, np.arange(len(self.independent.target)))
         return Outcome(self.fold.test, logits, features, free, history, best, seconds)
 
     def train(self, arm: Arm, batch_size: int) -> tuple[Method, list[dict[str, float]], int]:
         """The method at the epoch with the lowest validation loss, the history, and that epoch."""
         torch.manual_seed(self.seed)
-        made = self._prepare(arm)
+        made = self.prepare(arm)
         lr = self.plan.lr * math.sqrt(batch_size / 20)
         optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay)
         history: list[dict[str, float]] = []
         best: tuple[float, int, dict[str, Any]] = (math.inf, -1, {})
         epochs = self.plan.epochs_for(batch_size, len(self.fold.train))
         for epoch in range(epochs):
-            trained = self._epoch(made, optimizer, batch_size, epoch)
+            trained = self.epoch(made, optimizer, batch_size, epoch)
             made.eval()
-            with self._precision(), made.settled(self._held_out):
+            with self.precision(), made.settled(self.held_out):
                 validated = self._loss(made)
             history.append({"epoch": epoch, "train_loss": trained, "val_loss": validated})
             if not math.isfinite(trained) or not math.isfinite(validated):
@@ -134,21 +183,26 @@ class Trainer:
                 break
         made.load_state_dict(best[2])
         made.eval()
-        with self._precision():
-            made.settle(self._held_out)
+        with self.precision():
+            made.settle(self.held_out)
         return made, history, best[1]
 
-    def _prepare(self, arm: Arm) -> Method:
-        network = build_network(self.plan, arm).to(self.device)
-        setting = Setting(self.design, arm.at, lambda: self._batches(self.fold.train, EVAL_BATCH), self.plan.lr, "site")
+    def prepare(self, arm: Arm) -> Method:
+        """An arm's method around a new network, on the device."""
+        network = build_network(self.plan, arm, len(self.task.labels)).to(self.device)
+        site, lr = self.task.site, self.plan.lr
+        setting = Setting(self.design, arm.at, lambda: self._batches(self.fold.train, EVAL_BATCH), lr, site)
         return method(arm.method).prepare(network, setting, **arm.options).to(self.device)
 
-    def _epoch(self, made: Method, optimizer: torch.optim.Optimizer, batch_size: int, epoch: int) -> float:
+    def epoch(self, made: Method, optimizer: torch.optim.Optimizer, batch_size: int, epoch: int) -> float:
+        """Train on every row of the fold once; the mean loss."""
         made.train()
         order = np.random.default_rng([self.seed, epoch]).permutation(self.fold.train)
         total = torch.zeros((), device=self.device)
         for batch in self._batches(order, batch_size):
-            with self._precision():
+            if self.augment is not None:
+                batch = replace(batch, x=self.augment(batch.x))
+            with self.precision():
                 made.before_step(batch)
                 loss = made.loss(batch, self._criterion)
             optimizer.zero_grad(set_to_none=True)
@@ -162,25 +216,27 @@ class Trainer:
         for part in np.array_split(rows, -(-len(rows) // batch_size)):
             at = torch.from_numpy(part).to(self.device)
             metadata = torch.from_numpy(self.design.encode(self.cohort.rows(part))).to(self.device)
-            yield TrainingBatch(self._images(self.cohort, at), metadata, self.cohort.target[at])
+            controls = None if self.cohort.controls is None else self.cohort.controls[at]
+            yield TrainingBatch(self._images(self.cohort, at), metadata, self.cohort.target[at], controls)
 
     def _images(self, volumes: Volumes, at: Tensor) -> Tensor:
         images = (volumes.images[at].float() - self.mean) / self.sd
         return images.to(memory_format=torch.channels_last_3d)
 
-    def _held_out(self) -> Iterator[TrainingBatch]:
+    def held_out(self) -> Iterator[TrainingBatch]:
+        """The validation rows."""
         return self._batches(self.fold.validation, EVAL_BATCH)
 
     @torch.no_grad()
     def _loss(self, made: Method) -> float:
         total = sum(
             float(self._criterion(made(batch.x, batch.metadata), batch.target)) * len(batch.x)
-            for batch in self._held_out()
+            for batch in self.held_out()
         )
         return total / len(self.fold.validation)
 
     @torch.no_grad()
-    def _predict(
+    def predict(
         self, made: Method, volumes: Volumes, rows: NDArray[Any]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Logits, and what the last layer reads; the labels are not given."""
@@ -190,10 +246,10 @@ class Trainer:
         logits = []
         try:
             for part in np.array_split(rows, -(-len(rows) // EVAL_BATCH)):
-                known = {name: values for name, values in volumes.rows(part).items() if name in CONFOUNDS}
+                known = {name: np.asarray(volumes.table[name])[part] for name in self.task.confound_columns}
                 metadata = torch.from_numpy(self.design.encode(known)).to(self.device)
                 at = torch.from_numpy(part).to(self.device)
-                with self._precision():
+                with self.precision():
                     logits.append(made(self._images(volumes, at), metadata).float().cpu())
         finally:
             handle.remove()
@@ -202,5 +258,6 @@ class Trainer:
     def _criterion(self, logits: Tensor, target: Tensor) -> Tensor:
         return focal(logits.float(), target, self.plan.gamma)
 
-    def _precision(self) -> Any:
+    def precision(self) -> Any:
+        """Half precision on a GPU."""
         return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
