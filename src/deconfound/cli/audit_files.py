@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import zipfile
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deconfound.data.delimited import read_delimited
+from deconfound.data.table_source import positions
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import TableError
 
@@ -46,33 +47,23 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
         return Content(path, _parquet(path, text), {})
     if kind not in (".csv", ".tsv", ".txt"):
         raise TableError(f"{path} must end in .csv, .tsv, .parquet, .npy or .npz; got {kind or 'no ending'!r}.")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.reader(file, delimiter="," if kind == ".csv" else "\t"))
-    except UnicodeDecodeError as error:
-        raise TableError(f"{path} must be UTF-8 text; got {error}. Save it as UTF-8.") from error
-    except (OSError, csv.Error) as error:
-        raise TableError(f"{path} must be a table that can be read; got {error}. Check the file.") from error
-    if len(lines) < 2:
-        raise TableError(f"{path} must have a line of column names and at least one row; got {len(lines)} lines.")
-    names, cells = lines[0], [line for line in lines[1:] if line]
-    uneven = [number for number, line in enumerate(cells, start=2) if len(line) != len(names)]
-    if uneven:
-        raise TableError(
-            f"{path} must have {len(names)} cells in every line; got {len(cells[uneven[0] - 2])} in line {uneven[0]}."
-        )
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise TableError(f"{path} must name every column once; got {twice!r} twice. Rename one of them.")
-    columns = {name: [line[i] for line in cells] for i, name in enumerate(names)}
-    return Content(path, {name: _typed(column, name in text) for name, column in columns.items()}, {})
+    content = read_delimited(path)
+    lines = list(content.lines())
+    return Content(
+        path,
+        {
+            content.names[place]: _typed([line[place] for line in lines], content.names[place] in text, content.decimal)
+            for place in content.used
+        },
+        {},
+    )
 
 
-def _typed(cells: list[str], keep_text: bool) -> NDArray[Any]:
+def _typed(cells: list[str], keep_text: bool, decimal: str) -> NDArray[Any]:
     """Numbers where every filled cell is one, else text with None where nothing stands."""
     if not keep_text:
         try:
-            return np.array([np.nan if is_missing(cell) else float(cell) for cell in cells])
+            return np.array([np.nan if is_missing(cell) else float(cell.replace(decimal, ".")) for cell in cells])
         except ValueError:
             pass
     return np.array([None if is_missing(cell) else cell for cell in cells], dtype=object)
@@ -133,17 +124,8 @@ def matched_rows(left: Content, right: Content, key: str | None) -> NDArray[np.i
                 f"got {left.rows} and {right.rows} rows. Name the column that both share with --id."
             )
         return np.arange(left.rows)
-    place: dict[str, int] = {}
-    for content in (left, right):
-        place = {}
-        for row, value in enumerate(content.columns[key].tolist()):
-            if value is None or value in place:
-                what = "an empty cell" if value is None else f"{value!r} twice"
-                raise TableError(
-                    f"{content.path} must hold every {key!r} once; got {what}, in line {row + 2}. "
-                    "Use an id that names each row, such as that of the scan."
-                )
-            place[value] = row
+    positions(left.path, left.columns[key], key)
+    place = positions(right.path, right.columns[key], key)
     missing = [value for value in left.columns[key].tolist() if value not in place]
     if missing:
         raise TableError(

@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.design.table import absent
+from deconfound.data.delimited import read_delimited
+from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, TableError
 
 Columns = dict[str, NDArray[Any]]
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 # Only what holds nothing: a site called "NA" or a drug called "None" is a level.
 _EMPTY = ["", "n/a", "N/A", "NaN", "nan"]
+SHOWN = 5  # so many faults of one kind are named, the others counted
 
 
 class TableSource:
@@ -65,6 +68,8 @@ def open_table(
     if people is not None:
         assert id is not None
         content, people = joined(path, content, Path(str(table)), people, id)
+    elif id in content:
+        positions(path, content[id], id)
     chosen = _features(path, content, features, {*roles, *([id] if id else [])})
     values = np.column_stack([content[name].astype(np.float32) for name in chosen])
     everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
@@ -80,25 +85,39 @@ def read_table(path: str | Path, text: Sequence[str] = ()) -> Columns:
     kind = path.suffix.lower()
     if kind not in TABLES:
         raise TableError(f"{path} must end in {', '.join(TABLES)}; got {kind or 'no ending'!r}.")
-    try:
-        if kind == ".parquet":
-            frame = pandas.read_parquet(path)
-            frame = frame.astype({name: str for name in text if name in frame})
-        else:
-            frame = pandas.read_csv(
-                path,
-                sep="," if kind == ".csv" else "\t",
-                dtype=dict.fromkeys(text, str),
-                keep_default_na=False,
-                na_values=_EMPTY,
-                encoding="utf-8-sig",
-            )
-    except (ValueError, ImportError) as error:
-        raise TableError(f"{path} must be a table that can be read; got {error}.") from error
+    frame = _parquet(pandas, path, text) if kind == ".parquet" else _delimited(pandas, path, text)
     if len(frame) == 0:
         raise TableError(f"{path} must have at least one row; got none.")
-    frame.columns = [str(name) for name in frame.columns]
     return {name: _cells(frame[name]) for name in frame.columns}
+
+
+def _parquet(pandas: Any, path: Path, text: Sequence[str]) -> Any:
+    try:
+        frame = pandas.read_parquet(path)
+    except (ValueError, OSError, ImportError) as error:  # pyarrow's own kinds are among these
+        raise TableError(f"{path} must be a table that can be read; got {error}.") from error
+    frame.columns = [str(name) for name in frame.columns]
+    return frame.astype({name: str for name in text if name in frame})
+
+
+def _delimited(pandas: Any, path: Path, text: Sequence[str]) -> Any:
+    content = read_delimited(path)
+    named = [content.names[place] for place in content.used]
+    try:
+        return pandas.read_csv(
+            StringIO(content.text),
+            sep=content.delimiter,
+            decimal=content.decimal,
+            header=0,
+            names=[name or f"\0{place}" for place, name in enumerate(content.names)],
+            usecols=named,
+            index_col=False,
+            dtype={name: str for name in text if name in named},
+            keep_default_na=False,
+            na_values=_EMPTY,
+        )
+    except ValueError as error:
+        raise TableError(f"{path} must be a table that can be read; got {error}.") from error
 
 
 def joined(path: Path, content: Columns, table_path: Path, people: Columns, id: str) -> tuple[Columns, Columns]:
@@ -124,13 +143,27 @@ def joined(path: Path, content: Columns, table_path: Path, people: Columns, id: 
 
 def positions(path: Path, names: NDArray[Any], id: str) -> dict[Any, int]:
     """The row of each id, each of which must be there once."""
-    place: dict[Any, int] = {}
+    rows: dict[Any, list[int]] = {}
     for row, name in enumerate(names.tolist()):
-        if name is None or name != name or name in place:
-            what = f"{name!r} twice" if name in place else "an empty cell"
-            raise TableError(f"{path} must hold every {id!r} once; got {what}, in line {row + 2}.")
-        place[name] = row
-    return place
+        rows.setdefault(None if is_missing(name) else name, []).append(row)
+    faults = [
+        f"{'an empty cell' if name is None else repr(name)} in {_lines(found)}"
+        for name, found in rows.items()
+        if name is None or len(found) > 1
+    ]
+    if faults:
+        more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise TableError(
+            f"{path} must hold every {id!r} once; got {', '.join(faults[:SHOWN])}{more}. Use an id that names each "
+            "row, such as that of the scan."
+        )
+    return {name: found[0] for name, found in rows.items()}
+
+
+def _lines(rows: list[int]) -> str:
+    """`line 4`, `lines 4 and 7`: where rows stand in the file, under its line of names."""
+    told = [str(row + 2) for row in rows[:SHOWN]] + ([f"{len(rows) - SHOWN} more"] if len(rows) > SHOWN else [])
+    return f"line {told[0]}" if len(told) == 1 else f"lines {', '.join(told[:-1])} and {told[-1]}"
 
 
 def fingerprint(paths: Sequence[Path]) -> str:

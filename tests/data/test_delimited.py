@@ -1,0 +1,89 @@
+"""Tables in text files: read right whatever parts their cells, and refused in words where they are broken."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from deconfound.cli.audit_files import read_file
+from deconfound.data.delimited import read_delimited
+from deconfound.data.table_source import open_table, read_table
+from deconfound.errors import TableError
+
+FRAME = pd.DataFrame(
+    {"id": ["01", "02", "03"], "age": [61.5, 70.25, 55.0], "site, city": ["A", "B, C", "A"], "dx": [0, 1, 1]}
+)
+
+
+def same(columns, expected=FRAME):
+    assert list(columns) == list(expected)
+    for name in expected:
+        assert np.asarray(columns[name]).tolist() == expected[name].tolist()
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "txt"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_any_delimiter_is_read_whatever_the_ending_says_by_runs_and_audits_alike(tmp_path, ending, separator):
+    path = tmp_path / f"table.{ending}"
+    FRAME.to_csv(path, sep=separator, index=False)
+    same(read_table(path, ["id"]))
+    same(read_file(path, ["id"]).columns)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_decimal_commas_are_numbers_where_commas_part_no_cells(tmp_path, separator):
+    path = tmp_path / "excel.csv"
+    path.write_text(FRAME.to_csv(sep=separator, decimal=",", index=False).replace("\n", "\r\n"), encoding="utf-8-sig")
+    same(read_table(path, ["id"]))
+    same(read_file(path, ["id"]).columns)
+
+
+def test_commas_inside_text_leave_points_as_decimals(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("visits;age\n1,2;60.5\n3;61.5\n")
+    assert read_delimited(path).decimal == "."
+    assert read_table(path)["visits"].tolist() == ["1,2", "3"]
+    assert read_file(path).columns["age"].tolist() == [60.5, 61.5]
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_the_row_numbers_that_pandas_writes_and_a_delimiter_at_every_end_are_no_columns(tmp_path, separator):
+    path = tmp_path / "table.csv"
+    path.write_text(FRAME.to_csv(sep=separator).replace("\n", f"{separator}\n"))
+    same(read_table(path, ["id"]))
+    same(read_file(path, ["id"]).columns)
+    assert open_table(path, id="id", roles=["dx"]).names == ("age",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a,b,a,c,b\n1,2,3,4,5\n", "name every column once; got 'a' as columns 1 and 3, 'b' as columns 2 and 5"),
+        ("a,b\n1,2\n1,2,3\n", r"2 cells in every line, parted by the comma; got 3 in line 3\. Complete it, or quote"),
+        ("a,b\n\n1,2\n1\n", r"got 1 in line 4\."),
+        ("a;b\n1;2\n1\n", "parted by the semicolon"),
+        ('a,b\n"1\n1",2\n"1",\n1\n', r"got 1 in line 5\."),
+        ("a,b,\n1,2,3\n", "must name every column; got none for column 3, which has cells"),
+        ("a,b\n", "must have a line of column names and at least one row; got 1 lines"),
+        ("", "at least one row; got 0 lines"),
+        ("\n\n", "at least one row; got 0 lines"),
+        (",\n1,\n", "must have a line of column names; got empty ones"),
+    ],
+)
+def test_broken_tables_are_told_by_name_and_line(tmp_path, text, told):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    for reader in (read_table, read_file):
+        with pytest.raises(TableError, match=told):
+            reader(path)
+
+
+def test_every_id_that_is_there_twice_is_told_with_its_lines(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id,x\na,1\nb,2\na,3\nb,4\n,5\na,6\n")
+    with pytest.raises(
+        TableError, match="every 'id' once; got 'a' in lines 2, 4 and 7, 'b' in lines 3 and 5, an empty"
+    ):
+        open_table(path, id="id")
+    path.write_text("id,x\n" + "".join(f"{k},{k}\n" for k in range(9)) * 2)
+    with pytest.raises(TableError, match=r"'4' in lines 6 and 15 and 4 more\. Use an id that names each row"):
+        open_table(path, id="id")
