@@ -3,12 +3,14 @@
 import re
 
 import pytest
+import torch
 
 from deconfound.design import Interaction, Polynomial, Spline
 from deconfound.design.terms import Linear
 from deconfound.errors import OptionError
 from deconfound.training.checking import look
 from deconfound.training.config import Config
+from deconfound.training.jobs import plan
 from deconfound.training.loading import config_from, load_config
 from deconfound.training.problem import open_problem
 from deconfound.training.terms import read_terms
@@ -159,3 +161,40 @@ def test_a_site_that_is_left_out_may_be_unseen(tmp_path):
     assert problem.config.design.unseen == "mean"
     assert [fold.name for fold in problem.folds] == ["A", "B", "C"]
     assert open_problem(tiny.config(path, tmp_path / "run")).config.design.unseen == "error"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"method": {"at": ["fc9", "out"]}}, "method.at must match modules of the network; got 'fc9'. Nearest: fc"),
+        (
+            {"network": {"features": "relu9"}},
+            "network.features must be a module of the network; got 'relu9'. Did you m",
+        ),
+        ({"network": {"name": "resnet3d", "options": {}}}, "'resnet3d' must have images of shape (channels, e, e, e)"),
+        (
+            {"network": {"name": "tests.training.test_config:unused"}, "method": {"at": ["spare"]}},
+            "method.at: module 'spare' must be called by the network's forward; got no call of Linear",
+        ),
+    ],
+)
+def test_modules_that_the_network_lacks_are_told_once_before_training(tmp_path, wrong, said):
+    wrong.setdefault("network", {}).setdefault("options", {})
+    with pytest.raises(OptionError, match=re.escape(said)) as caught:
+        plan([tiny.config(tiny.write(tmp_path), tmp_path / "run", **wrong)])
+    assert str(caught.value).count("got ") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def unused(outputs, shape):
+    """A network with a module that its forward does not call."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.spare = torch.nn.Linear(shape[0], outputs), torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.used(x)
+
+    return Net()

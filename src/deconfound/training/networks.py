@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deconfound.errors import OptionError
+from deconfound.design import Design
+from deconfound.errors import DeconfoundError, OptionError
 from deconfound.models import ResNet3D, SyntheticCNN
+from deconfound.surgery import normalize
 
 
 class MLP(nn.Sequential):
@@ -121,6 +123,30 @@ def _imported(name: str) -> Callable[..., Any]:
     return found
 
 
+def place_faults(network: nn.Module, shape: tuple[int, ...], design: Design, at: Sequence[str] | None) -> list[str]:
+    """What is wrong with the places that `method.at` names, as an example of this shape shows it."""
+    if at is None:
+        return []
+    try:
+        normalize(network, design, at, example=torch.zeros(2, *shape), dry_run=True)
+    except DeconfoundError as fault:
+        lines = str(fault).split("\n")
+        return [f"method.{line}" if line.startswith("at must") else f"method.at: {line}" for line in lines]
+    except Exception:  # a network that cannot read these samples: its fold says so, with the traceback
+        return []
+    return []
+
+
+def feature_faults(network: nn.Module, name: str | None) -> list[str]:
+    """What is wrong with `network.features`."""
+    modules = dict(network.named_modules())
+    if name is None or name in modules:
+        return []
+    near = difflib.get_close_matches(name, modules, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(filter(None, modules))}."
+    return [f"network.features must be a module of the network; got {name!r}. {hint}"]
+
+
 def last_linear(network: nn.Module) -> nn.Linear | None:
     """The last linear layer, whose input is what the network has made of a sample."""
     found = [module for module in network.modules() if isinstance(module, nn.Linear)]
@@ -132,12 +158,10 @@ class Watch:
 
     def __init__(self, network: nn.Module, name: str | None) -> None:
         self.features: Tensor | None = None
-        modules = dict(network.named_modules())
-        if name is not None and name not in modules:
-            near = difflib.get_close_matches(name, modules, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise OptionError(f"network.features must be a module of the network; got {name!r}.{hint}")
-        module = modules[name] if name is not None else last_linear(network)
+        faults = feature_faults(network, name)
+        if faults:
+            raise OptionError(faults[0])
+        module = network.get_submodule(name) if name is not None else last_linear(network)
         if module is None:
             self._handle = None
         elif name is None:

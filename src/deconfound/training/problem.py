@@ -21,6 +21,7 @@ from deconfound.training.checking import SITES, column_faults, open_data, settin
 from deconfound.training.config import Config
 from deconfound.training.loading import listed
 from deconfound.training.losses import criterion
+from deconfound.training.networks import NETWORKS, build_network, feature_faults, place_faults
 from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, Rows, folds, stratum_codes
 from deconfound.training.tasks import Task, read_task, targets
@@ -118,7 +119,26 @@ def open_problem(config: Config) -> Problem:
             fit_design(problem, fold)
         except DeconfoundError as fault:
             raise OptionError(_fold_fault(problem, fold, fault)) from fault
+    faults = _module_faults(problem)
+    if faults:
+        raise OptionError(listed("the config", faults))
     return problem
+
+
+def _module_faults(problem: Problem) -> list[str]:
+    """What the config says wrongly about its network and the modules in it: every fold would fail at the same."""
+    at, network, shape = problem.config.method.at, problem.config.network, problem.source.shape
+    if at is None and network.features is None and network.name not in NETWORKS:
+        return []
+    try:
+        with torch.random.fork_rng():
+            built = build_network(network.name, shape, problem.task.outputs, network.options)
+    except DeconfoundError as fault:
+        return str(fault).split("\n")
+    except Exception:  # a network of the user's own: its fold says so, with the traceback
+        return []
+    design = fit_design(problem, problem.folds[0])
+    return place_faults(built, shape, design, at) + feature_faults(built, network.features)
 
 
 def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
