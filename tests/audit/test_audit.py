@@ -196,6 +196,27 @@ def test_outputs_must_fit_the_table_and_be_finite():
         audit(broken, table, **ROLES)
 
 
+@pytest.mark.parametrize(
+    ("outputs", "error", "text"),
+    [
+        (["a", None, "b", ""], TableError, "must name a class in every row; got nothing in rows 1, 3"),
+        ([0.1, None, 0.3, 0.4], ShapeError, r"must be finite; got \[nan\] in row 1"),
+        ([["a", "b"], ["a", "b"]], TableError, "must be numbers, or one column of class names; got 'a' in row"),
+        ([f"{k / 50}" for k in range(50)] + ["failed"], TableError, "class names; got 'failed' in row 50"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), TableError, "must be numbers, or one column of class names"),
+        (0.3, ShapeError, r"must have shape \(n,\) or \(n, k\); got a single 0.3"),
+    ],
+)
+def test_cells_of_outputs_that_say_nothing_are_told_with_their_rows(outputs, error, text):
+    with pytest.raises(error, match=text):
+        numbers_of(np.asarray(outputs, dtype=None if isinstance(outputs, np.ndarray | float) else object), [], "m")
+
+
+def test_numbers_kept_as_objects_are_numbers_and_texts_of_few_numbers_are_classes():
+    assert numbers_of(np.array([1, 2.5, True], dtype=object), [], "m")[:, 0].tolist() == [1.0, 2.5, 1.0]
+    assert numbers_of(["1", "2", "unknown", "2"], [], "m").tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+
+
 # How outputs are read as answers
 
 

@@ -157,3 +157,29 @@ def test_every_absent_column_is_told_at_once(files):
     found = run(files / "all.csv", "--confounds", "agee,sitee", "--out", files / "audit")
     assert "'agee'" in str(found.exception)
     assert "'sitee'" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "gaps.csv: output 'score' must be filled in every row; got nothing in rows 3, 8. Leave these rows out"),
+        (["--outputs", "answer"], "gaps.csv: output 'answer' must be filled in every row; got nothing in row 5"),
+        (["--outputs", "named,score"], "'named' must be numbers beside other outputs; got 'patient' in 60 rows"),
+        (["--outputs", "named,score"], "\n.*'score' must be filled"),
+        (
+            ["--outputs", "slips"],
+            "outputs of 'gaps' must be numbers, or one column of class names; got '#N/A' in rows 2",
+        ),
+    ],
+)
+def test_outputs_that_are_empty_or_text_are_told_by_column_and_rows(tmp_path, options, text):
+    score = np.linspace(-1, 1, 60)
+    named = np.where(score > -2, "patient", "control")
+    columns = {"age": np.arange(60), "score": score, "answer": named, "named": named, "slips": score}
+    columns = {name: values.astype(object) for name, values in columns.items()}
+    columns["score"][[3, 8]] = columns["answer"][5] = ""
+    columns["slips"][[2, 7]] = "#N/A"
+    write(tmp_path / "gaps.csv", columns)
+    done = run(tmp_path / "gaps.csv", "--confounds", "age", *options)
+    assert isinstance(done.exception, DeconfoundError), done.output
+    assert re.search(text, str(done.exception)), str(done.exception)

@@ -19,6 +19,7 @@ from deconfound.cli.audit_files import (
     id_column,
     matched_rows,
     read_file,
+    stacked,
     usual_outputs,
 )
 from deconfound.cli.bars import passing
@@ -149,10 +150,7 @@ def _models(file: Content, outputs: list[str], named: list[str], skip: set[str])
                 f"{file.path} must have columns of outputs called {', '.join(OUTPUT_PREFIXES[:5])}…; got {others}. "
                 "Name them with --outputs."
             )
-    return {
-        name: file.columns[columns[0]] if len(columns) == 1 else np.column_stack([file.columns[c] for c in columns])
-        for name, columns in groups.items()
-    }
+    return {name: stacked(file, columns) for name, columns in groups.items()}
 
 
 def _features(path: Path, first: Content, key: str | None, models: list[str], text: list[str]) -> dict[str, Any]:

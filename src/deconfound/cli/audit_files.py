@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from deconfound.data.delimited import read_delimited
 from deconfound.data.table_source import positions
-from deconfound.design.table import absent, is_missing
+from deconfound.design.table import absent, in_rows, is_missing
 from deconfound.errors import TableError
 
 Columns = dict[str, NDArray[Any]]
@@ -100,6 +100,26 @@ def usual_outputs(columns: Columns, skip: set[str]) -> list[str]:
     numeric = [name for name in named if columns[name].dtype.kind in "fiu"]
     logits = [name for name in numeric if name.lower().startswith("logit")]
     return logits or numeric or named
+
+
+def stacked(file: Content, names: Sequence[str]) -> NDArray[Any]:
+    """Columns of outputs side by side: numbers, or one column of class names, filled in every row."""
+    faults = []
+    for name in names:
+        cells = file.columns[name].tolist()
+        empty = [row for row, value in enumerate(cells) if is_missing(value)]
+        text = [row for row, value in enumerate(cells) if isinstance(value, str)]
+        if empty:
+            faults.append(f"{name!r} must be filled in every row; got nothing {in_rows(empty)}. Leave these rows out.")
+        elif text and len(names) > 1:
+            faults.append(
+                f"{name!r} must be numbers beside other outputs; got {cells[text[0]]!r} {in_rows(text)}. Name the "
+                "columns of numbers with --outputs."
+            )
+    if faults:
+        raise TableError("\n".join(f"{file.path}: output {fault}" for fault in faults))
+    columns = [file.columns[name] for name in names]
+    return columns[0] if len(columns) == 1 else np.column_stack(columns)
 
 
 def id_column(wanted: str | None, contents: Sequence[Content]) -> str | None:

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.errors import ShapeError
+from deconfound.design.table import in_rows, is_missing, plain
+from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.columns import Column, cells_of, column
 from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, interval
+
+# Texts that are more different numbers than this are a quantity with slips of the pen, no class names.
+MOST_CODES = 20
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,57 @@ class Answers:
 def numbers_of(outputs: Any, labels: Sequence[Column], model: str) -> Tensor:
     """Outputs as `(n, k)` float64; predicted classes given as text become one column per class."""
     array = outputs.detach().cpu().double().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
+    if array.ndim == 0:
+        raise ShapeError(f"outputs of {model!r} must have shape (n,) or (n, k); got a single {array.item()!r}.")
     if array.dtype.kind not in "biuf":
-        levels = labels[0].levels if len(labels) == 1 else ()
-        named = column(f"outputs of {model!r}", array.tolist(), "categorical")
-        classes = levels if set(named.levels) <= set(levels) else named.levels
-        codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
-        array = np.eye(len(classes))[codes]
+        array = _from_objects(array, labels, model)
     if array.ndim > 2:
         array = array.reshape(len(array), -1)
     numbers = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
     numbers = numbers[:, None] if numbers.ndim == 1 else numbers
     if not numbers.isfinite().all():
-        row = int((~numbers.isfinite()).any(1).nonzero()[0, 0])
-        raise ShapeError(f"outputs of {model!r} must be finite; got {numbers[row].tolist()[:3]} in row {row}.")
+        wrong = (~numbers.isfinite()).any(1).nonzero()[:, 0].tolist()
+        raise ShapeError(
+            f"outputs of {model!r} must be finite; got {numbers[wrong[0]].tolist()[:3]} {in_rows(wrong)}. Leave these "
+            "rows out of outputs and table."
+        )
     return numbers
+
+
+def _from_objects(array: NDArray[Any], labels: Sequence[Column], model: str) -> NDArray[np.float64]:
+    """Cells of any kind as numbers where all of them are, else one column per class that they name."""
+    cells = [None if is_missing(value) else plain(value) for value in array.ravel().tolist()]
+    text = [place for place, cell in enumerate(cells) if isinstance(cell, str)]
+    if not text and all(cell is None or isinstance(cell, int | float) for cell in cells):
+        return np.array([np.nan if cell is None else cell for cell in cells], np.float64).reshape(array.shape)
+    width = max(array.size // len(array), 1) if len(array) else 1
+    slips = [place for place in text if not _is_number(cells[place])]
+    spoilt = slips and len({cells[place] for place in text}) - len({cells[place] for place in slips}) > MOST_CODES
+    if width > 1 or spoilt or array.dtype.kind in "mMcV":
+        place = (slips or text or [0])[0]
+        raise TableError(
+            f"outputs of {model!r} must be numbers, or one column of class names; got {cells[place]!r} "
+            f"{in_rows([slip // width for slip in slips or [place]])}. Correct these cells, or choose other columns."
+        )
+    empty = [row for row, cell in enumerate(cells) if cell is None]
+    if empty:
+        raise TableError(
+            f"outputs of {model!r} must name a class in every row; got nothing {in_rows(empty)}. Leave these rows out "
+            "of outputs and table."
+        )
+    named = column(f"outputs of {model!r}", array.ravel().tolist(), "categorical")
+    levels = labels[0].levels if len(labels) == 1 else ()
+    classes = levels if set(named.levels) <= set(levels) else named.levels
+    codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
+    return np.eye(len(classes))[codes]
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def answers(outputs: Tensor, labels: Sequence[Column]) -> Answers | None:
