@@ -80,6 +80,17 @@ def test_a_missing_value_is_the_population_mean_on_request(nothing):
     np.testing.assert_allclose(white.T @ white / 100, np.eye(5), atol=1e-12)
 
 
+def test_cells_that_a_design_does_not_know_are_listed_by_value_and_row():
+    table = {"age": [60.0, 70.0, 80.0, 65.0, 72.0], "site": ["A", "B", "A", "B", "B"], "dx": [0, 1, 1, 1, 0]}
+    design = dc.Design(["age", "site", dc.Interaction("age", "site")], ["dx"], missing="mean", unseen="mean")
+    new = {"age": [65.0, None, 66.0, 67.0], "site": ["Q", "", "A", "Q"]}
+    found = [(item.column, item.value, item.rows) for item in design.fit(table).assumed(new)]
+    assert found == [("age", None, (1,)), ("site", "Q", (0, 3)), ("site", None, (1,))]
+    assert design.assumed(table) == ()
+    with pytest.raises(TableError, match="got 'site', which it lacks"):
+        design.assumed({"age": [1.0]})
+
+
 def test_an_unseen_level_is_an_error_or_the_mean():
     table = make_table(100)
     new = {"age": [70.0, 60.0], "sex": ["F", "M"], "site": ["D", "A"]}

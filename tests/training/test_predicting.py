@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from deconfound.cli import app
 from deconfound.errors import OptionError, RunError, TableError
 from deconfound.methods import METHODS
 from deconfound.training.predicting import predict
@@ -142,3 +144,22 @@ def test_ids_are_written_under_the_name_of_their_column(tmp_path):
     found = predict(tmp_path / "run", path)
     assert found.to_csv().startswith("scan,score_dx,")
     assert found.seen == 60
+
+
+def test_levels_and_empty_cells_that_the_folds_do_not_know_are_named_with_their_rows(tmp_path):
+    frame = tiny.cohort(60)
+    frame.loc[frame.index[0], "site"] = "rare"
+    config = tiny.config(tiny.write(tmp_path, frame), tmp_path / "run", design={"unseen": "mean", "missing": "mean"})
+    fit(config)
+    new = tiny.cohort(12).drop(columns="dx")
+    new.loc[[2, 5], "site"], new.loc[7, "site"], new.loc[8, "age"] = "Z", "rare", None
+    path = tiny.write(tmp_path, new, "new.csv")
+    told = predict(tmp_path / "run", path).assumed
+    assert "site 'Z', in rows 2, 5, was not in the training rows: the mean of the training rows is used" in told
+    assert "age is empty in row 8: the mean of the training rows is used" in told
+    rare = [line for line in told if "'rare'" in line]
+    assert len(rare) == 1
+    assert "was not in the training rows of fold" in rare[0]
+    assert predict(tmp_path / "run", tiny.write(tmp_path, new.head(2), "known.csv")).assumed == ()
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(path), "--out", str(tmp_path / "said.csv")])
+    assert "site 'Z', in rows 2, 5" in done.output

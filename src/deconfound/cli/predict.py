@@ -38,6 +38,8 @@ def predict(
     with console.status("predicting"):
         found = predict_rows(run, table, images, fold)
     write_text(out, found.to_csv())
+    for line in found.assumed:
+        console.print(line, style="yellow", highlight=False, markup=False)
     if found.seen:
         console.print(
             f"{found.seen} of {len(found.ids)} rows carry ids that the run has seen: their scores are not those of new "

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from deconfound.design import serialise
+from deconfound.design.assumed import Assumed, assumed
 from deconfound.design.basis import fit_term
 from deconfound.design.codecs import (
     Coded,
@@ -136,6 +137,24 @@ class Design:
             rows = slice(first, first + ROWS_AT_ONCE)
             self._fill(metadata[rows], {name: column.part(rows) for name, column in coded.items()})
         return metadata
+
+    def assumed(self, table: Table) -> tuple[Assumed, ...]:
+        """The cells of the confounds for which `encode` takes the mean of the training rows, or raises.
+
+        Args:
+            table: A DataFrame or a mapping with at least the confound columns.
+
+        Example:
+            >>> import deconfound as dc
+            >>> design = dc.Design(["site"], unseen="mean").fit({"site": ["A", "B", "A"]})
+            >>> print(*design.assumed({"site": ["B", "Z", "Z"]}))
+            site 'Z', in rows 1, 2, was not in the training rows
+        """
+        names = self._sources(self.confounds)
+        faults = absent(names, column_names(table), "confounds")
+        if faults:
+            raise TableError("\n".join(faults))
+        return assumed(self._require_fit().codecs, read_columns(table, names))
 
     def _fill(self, metadata: NDArray[Any], coded: Mapping[str, Coded]) -> None:
         fitted, start = self._require_fit(), 0

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deconfound.data.source import Source
 from deconfound.design import Design
+from deconfound.design.assumed import Assumed
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting, TrainingBatch
@@ -44,6 +45,8 @@ class Predictions:
         spread: `(n, outputs)`: their standard deviation over these models; NaN for one model.
         id_column: What these names are called.
         seen: How many rows carry an id that the run was trained or tested on.
+        assumed: One sentence for each value of a confound that folds did not know, and took as the mean of their
+            training rows.
     """
 
     ids: tuple[str, ...]
@@ -52,6 +55,7 @@ class Predictions:
     spread: Tensor
     id_column: str
     seen: int
+    assumed: tuple[str, ...] = ()
 
     def to_csv(self) -> str:
         """One line per row."""
@@ -96,8 +100,14 @@ def predict(
     task = Task.from_dict(about["task"])
     ids = _ids(config, source)
     scores = []
+    unknown: dict[Assumed, list[int]] = {}
     for done, number in enumerate(numbers):
-        scores.append(_fold_scores(config, fold_folder(run, number), source, task))
+        folder = fold_folder(run, number)
+        design = Design.from_dict(read_json(folder / "design.json"))
+        scores.append(_fold_scores(config, folder, design, source, task))
+        if method_named(config.method.name).reads_confounds:
+            for each in design.assumed(source.table):
+                unknown.setdefault(each, []).append(number)
         if progress is not None:
             progress(done + 1, len(numbers))
     stacked = torch.stack(scores)
@@ -109,7 +119,13 @@ def predict(
         for line in _lines(fold_folder(run, number))
     }
     seen = 0 if key is None else sum(name in known for name in ids)  # row numbers are no ids
-    return Predictions(ids, task, stacked.mean(0), spread, key or "id", seen)
+    told = tuple(_told(each, folds, numbers) for each, folds in unknown.items())
+    return Predictions(ids, task, stacked.mean(0), spread, key or "id", seen, told)
+
+
+def _told(value: Assumed, folds: list[int], asked: list[int]) -> str:
+    where = "" if folds == asked else f" of fold{'s' * (len(folds) > 1)} {', '.join(map(str, folds))}"
+    return f"{value}{where}: the mean of the training rows is used"
 
 
 def _folds(run: Path, count: int, fold: int | None) -> list[int]:
@@ -147,8 +163,7 @@ def _ids(config: Config, source: Source) -> tuple[str, ...]:
     return tuple(str(value) for value in (source.table[key] if key else range(len(source))))
 
 
-def _fold_scores(config: Config, folder: Path, source: Source, task: Task) -> Tensor:
-    design = Design.from_dict(read_json(folder / "design.json"))
+def _fold_scores(config: Config, folder: Path, design: Design, source: Source, task: Task) -> Tensor:
     scaling = read_json(folder / "scaling.json")
     scaler = Scaler.from_dict(scaling["inputs"])
     method = restored(config, folder, design, tuple(source.shape), task).eval()
