@@ -100,6 +100,17 @@ def test_eval_is_equal_to_the_last_bit_with_and_without_labels(make, cohort):
     assert torch.equal(layer(cohort.features, without), layer(cohort.features, cohort.metadata))
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_coefficients_that_are_set_are_those_of_eval_and_nothing_else_changes(make, cohort, fresh):
+    layer = make(cohort.design, 5).double() if fresh else trained(make, cohort)
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    beta = torch.randn(layer._beta().shape, dtype=torch.float64)
+    layer.set_beta(beta)
+    assert torch.equal(layer._beta(), beta)
+    changed = [name for name, value in layer.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["beta"]
+
+
 def test_eval_changes_no_state(make, cohort):
     layer = trained(make, cohort).eval()
     before = {name: value.clone() for name, value in layer.state_dict().items()}

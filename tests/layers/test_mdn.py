@@ -76,6 +76,22 @@ def test_running_beta_is_right_after_one_batch(cohort):
     torch.testing.assert_close(layer.eval()(cohort.features, cohort.metadata), trained)
 
 
+@pytest.mark.parametrize("momentum", [0.1, 1.0])
+def test_running_beta_is_the_weighted_mean_of_the_batches(cohort, momentum):
+    """Newer batches weigh more, by 1 / (1 − m) each; written out over all of them."""
+    layer = dc.MDN(cohort.design, 5, gram="batch", momentum=momentum).double()
+    parts = torch.arange(cohort.n).split(80)
+    fits = []
+    for rows in parts:
+        layer(cohort.features[rows], cohort.metadata[rows])
+        alone = dc.MDN(cohort.design, 5, gram="batch").double()
+        alone(cohort.features[rows], cohort.metadata[rows])
+        fits.append(alone.beta)
+    weights = np.array([(1 - momentum) ** (len(parts) - 1 - place) for place in range(len(parts))])
+    expected = sum(weight * fit for weight, fit in zip(weights / weights.sum(), fits, strict=True))
+    torch.testing.assert_close(layer.beta, expected)
+
+
 def test_gradient_flows_through_the_fit(cohort):
     """The residual of a full batch is a projection, so the gradient of its sum along a confound is zero."""
     features = cohort.features.clone().requires_grad_()

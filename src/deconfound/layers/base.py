@@ -70,6 +70,7 @@ class MetadataLayer(nn.Module, ABC):
     def _beta(self) -> Tensor:
         """β in white units, `(q, d)`, as eval uses it."""
 
+    @final
     @torch.no_grad()
     def set_beta(self, beta: Tensor) -> None:
         """Let eval use these coefficients, `(q, d)` in white units; training goes on from them."""

@@ -27,8 +27,8 @@ class MDN(MetadataLayer):
 
     Train and eval differ, and the more so the smaller the batch: see `PMDN` for the cure.
 
-    Differs from the paper: b is the number of rows really in the batch; the running mean of β is corrected for
-    its start at zero; features are centred first (`center`).
+    Differs from the paper: b is the number of rows really in the batch; the running mean of β does not start at
+    zero but at the first batch; features are centred first (`center`).
 
     Args:
         design: A fitted design.
@@ -79,18 +79,7 @@ class MDN(MetadataLayer):
         self.register_buffer("batches", torch.zeros(()))
 
     def _beta(self) -> Tensor:
-        return self._corrected(self.beta.reshape(self._directions, -1))
-
-    @torch.no_grad()
-    def set_beta(self, beta: Tensor) -> None:
-        """Let eval use these coefficients; before any batch, as if one had been seen."""
-        self.batches.clamp_(min=1)
-        self.beta.copy_((beta * (1 - (1 - self.momentum) ** self.batches)).reshape(self.beta.shape))
-
-    def _corrected(self, running: Tensor) -> Tensor:
-        """Undo the running mean's start at zero."""
-        weight = 1 - (1 - self.momentum) ** self.batches
-        return running / weight.clamp(min=torch.finfo(running.dtype).tiny)
+        return self.beta.reshape(self._directions, -1)
 
     def _train(self, x: Tensor, rows: Rows) -> Tensor:
         assert rows.fit is not None
@@ -110,10 +99,12 @@ class MDN(MetadataLayer):
         cross = batch.cross
         if self.center:
             # The last regressor is 1: its column of the Gram matrix holds the sums of the others.
-            cross = cross - batch.gram[:, -1:] * self._corrected(self.mean.reshape(-1))
+            cross = cross - batch.gram[:, -1:] * self.mean.reshape(-1)
         return cross / batch.rows.clamp(min=1)
 
     @torch.no_grad()
     def _follow(self, running: Tensor, value: Tensor, finite: Tensor) -> None:
-        moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum)
+        """Move a running mean; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`, so that no start at zero is in it."""
+        seen = (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)
+        moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum / seen)
         running.copy_(torch.where(finite, moved, running))
