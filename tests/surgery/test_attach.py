@@ -124,6 +124,17 @@ def test_no_place_picks_the_fully_connected_head_or_else_the_last_convolution(co
         dc.normalize(nn.Sequential(nn.Flatten()), cohort.design, example=images[:2])
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_layer_norm_leaves_a_lone_logit_alone_which_it_would_make_a_constant(cohort, shape):
+    network = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 1), nn.Unflatten(1, shape))
+    x = cohort.features.float()
+    model = dc.normalize(network, cohort.design, at=["0", "2"], layer_norm=True, example=x[:2])
+    logits = model(x, metadata=cohort.metadata)
+    assert list(model.layer_norms) == ["0"]
+    assert logits.std() > 1e-3
+    assert nn.functional.layer_norm(logits, shape).std() == 0  # what it would have been
+
+
 def test_layer_norm_comes_before_the_layer_and_trains(cohort, images):
     network = Net()
     model = dc.normalize(network, cohort.design, at="fc1", layer_norm=True, layer="rmdn", example=images[:2])

@@ -104,7 +104,7 @@ class MDN(MetadataLayer):
 
     @torch.no_grad()
     def _follow(self, running: Tensor, value: Tensor, finite: Tensor) -> None:
-        """Move a running mean; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`, so that no start at zero is in it."""
+        """Move a running mean; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`: it does not start at zero."""
         seen = (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)
         moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum / seen)
         running.copy_(torch.where(finite, moved, running))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,4 +45,4 @@ def layer_norm_at(place: Place) -> nn.LayerNorm | None:
     """LayerNorm over one sample's features; None for a single feature, which it would make a constant."""
     assert place.feature_shape is not None
     sizes = [size for size in place.feature_shape if size is not None]
-    return None if sizes == [1] else nn.LayerNorm(sizes)
+    return nn.LayerNorm(sizes) if math.prod(sizes) > 1 else None

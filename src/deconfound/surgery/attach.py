@@ -59,7 +59,8 @@ def normalize(
         share: "auto" shares coefficients over the positions of sequences, whose length may vary, and gives all
             other features their own. "positions" shares always, None never.
         layer_norm: Put a LayerNorm before each layer, as the paper does. It divides each sample by its own norm,
-            which mixes label and confound in a way that a linear layer cannot undo: see `docs/theory.md`.
+            which mixes label and confound in a way that a linear layer cannot undo: see `docs/theory.md`. A single
+            feature, such as a lone logit, gets none: LayerNorm would make it a constant.
         dry_run: Return the plan, and change nothing.
         **options: The layer's own options.
 

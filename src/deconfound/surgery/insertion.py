@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -48,8 +49,8 @@ class Insertion:
         self.layer = self.kind(
             self.design, place.feature_shape, share=share, channel_axis=place.channel_axis, **self.options
         )
-        if self.wants_layer_norm:
-            sizes = [size for size in place.feature_shape if size is not None]
+        sizes = [size for size in place.feature_shape if size is not None]
+        if self.wants_layer_norm and math.prod(sizes) > 1:  # of a single feature it would make a constant
             self.layer_norm = nn.LayerNorm(sizes)
         return self.layer
 
