@@ -1,23 +1,31 @@
 """The MRI experiment in small: resumed in parts, summarised as the paper does, and honest about its ceilings."""
 
 import json
+import shutil
+import sys
 from dataclasses import replace
 
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import deconfound as dc
+from deconfound.cli import app
 from deconfound.data.cohort import simulate_cohort
 from deconfound.data.people import GROUPS
 from deconfound.data.truth import bayes_accuracy
 from deconfound.errors import OptionError, RunError
 from deconfound.experiments.mri import ARMS, FULL, QUICK, Plan, run_mri
-from deconfound.experiments.mri.drawing import write_maps
-from deconfound.experiments.mri.fold import Trainer, build_network, load
-from deconfound.experiments.mri.plan import Arm
-from deconfound.experiments.mri.results import around, correlations, group_accuracy, over_folds, within_groups
-from deconfound.experiments.mri.running import divide, simulate
+from deconfound.experiments.mri.fold import Trainer, build_network
+from deconfound.experiments.mri.maps import load_maps, maps_of, write_files
+from deconfound.experiments.mri.measures import correlations, drawn_again, group_accuracy, within_groups
+from deconfound.experiments.mri.page import BEGIN, END, block, filled, remake
+from deconfound.experiments.mri.results import Line, Results, Trial, Value, around, over_folds
+from deconfound.experiments.mri.running import divide, run_maps, simulate
+from deconfound.experiments.mri.tables import gaps, not_first, table_three, verdict
+from deconfound.methods import Setting, TrainingBatch, method
 
 TINY = Plan(
     size=16,
@@ -66,11 +74,14 @@ def test_the_network_is_the_papers_and_has_layer_norm_where_the_arm_has_it():
 
 def test_a_second_call_goes_on_and_a_third_trains_nothing(tiny, monkeypatch):
     _, options, results, calls = tiny
-    assert [call[0] for call in calls][:2] == ["mdn, batch 40, fold 0", "pmdn, batch 40, fold 0"]
-    assert len(calls) == 4
+    assert [call[0] for call in calls] == [
+        "mdn, batch 40, fold 0", "pmdn, batch 40, fold 0", "mdn, batch 40, fold 1", "pmdn, batch 40, fold 1",
+        "trainings", "maps of the coefficients",
+    ]  # fmt: skip
+    assert calls[4][1:] == (4, 4)
     monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("trained again"))
     assert run_mri(**options) == results
-    with pytest.raises(RunError, match="must hold this experiment; got one with another plan or cohort"):
+    with pytest.raises(RunError, match="must hold this experiment; got one with seed 0 instead of 5"):
         run_mri(**(options | {"plan": replace(TINY, seed=5)}))
 
 
@@ -78,24 +89,93 @@ def test_results_are_written_with_where_they_come_from_and_the_tables(tiny):
     root, _, results, _ = tiny
     written = json.loads((root / "out" / "results.json").read_text())
     assert written["plan"]["size"] == 16
-    assert written["provenance"]["data"] == written["data"]
-    assert written["results"]["ceiling"] == bayes_accuracy()
-    assert len(written["results"]["lines"]) == 2
+    assert [source["data"] for source in written["provenance"]] == [written["data"]]
+    assert written["provenance"][0]["commit"]
+    assert [trial["source"] for line in written["lines"] for trial in line["trials"]] == [0] * 4
+    assert written["ceiling"] == pytest.approx(bayes_accuracy(), rel=1e-5)
     two = (root / "out" / "table2.md").read_text()
     assert "| 40 | Age corr ↓ |" in two
     assert "Accuracy, independent ↑" in two
     assert "80.0%" in two
+    assert "not trained" not in two
+    assert "| 40 | MDN |" in (root / "out" / "table3.md").read_text()
     assert "UCSF | 30 (156)" in (root / "out" / "table1.md").read_text()
-    assert (root / "out" / "tsne.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("tsne.png", "comparison.png", "maps.png"):
+        assert (root / "out" / name).read_bytes().startswith(b"\x89PNG")
+    assert "4 trainings in " in (root / "out" / "report.html").read_text()
     assert 0 < results.truth["age"] < 0.6
 
 
-def test_a_broken_training_is_named(tiny, tmp_path):
-    from deconfound.experiments.mri.running import read_outcome
+def test_tables_are_made_again_from_the_results_alone(tiny, tmp_path):
+    root = tiny[0]
+    shutil.copy(root / "out" / "results.json", tmp_path)
+    done = CliRunner().invoke(app, ["reproduce", "mri", "--report-only", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "PMDN (ours) at batch 40: accuracy on independent people" in " ".join(done.output.split())
+    for name in ("table1.md", "table2.md", "table3.md"):
+        assert (tmp_path / name).read_text() == (root / "out" / name).read_text()
+    assert (tmp_path / "tsne.png").exists()
+    (tmp_path / "results.json").write_text('{"plan": {}}')
+    with pytest.raises(RunError, match=r"results\.json must hold data, arms, .*; got a file without"):
+        remake(tmp_path)
 
-    (tmp_path / "x.npz").write_bytes(b"broken")
-    with pytest.raises(RunError, match=r"x\.npz must be a finished training; got"):
-        read_outcome(tmp_path / "x.npz")
+
+def test_a_folder_that_is_copied_goes_on_with_a_larger_plan_and_says_what_is_missing(tiny, tmp_path, monkeypatch):
+    root, options, _, _ = tiny
+    shutil.copytree(root / "out", tmp_path / "out")
+    (tmp_path / "out" / "trainings" / "mdn-batch40-fold1.npz").unlink()
+    larger = options | {"out": tmp_path / "out", "plan": replace(TINY, batch_sizes=(20, 40), run_folds=3)}
+    results = run_mri(**larger, minutes=0)
+    assert gaps(results) == [
+        "Batch 20 is not trained yet.",
+        "Batch 40: folds 1, 2 of MDN are not trained yet.",
+        "Batch 40: fold 2 of PMDN (ours) is not trained yet.",
+    ]
+    assert "| 40 | folds trained | 1 of 3 | 2 of 3 |" in (tmp_path / "out" / "table2.md").read_text()
+    assert results.find(40, "mdn").accuracy.low == results.find(40, "mdn").accuracy.high
+
+
+def test_a_cohort_has_one_fingerprint_wherever_it_is_rendered():
+    """A folder begun on a GPU goes on on a CPU: the fingerprint is one of settings, not of voxels or devices."""
+    cohort, _ = simulate(TINY, torch.device("cpu"))
+    assert not {"device", "table"} & set(cohort.settings)
+    assert simulate_cohort(16, people=240, device="cpu:0").fingerprint == cohort.fingerprint
+    assert simulate_cohort(16, people=236).fingerprint != cohort.fingerprint
+
+
+def test_a_training_that_fails_is_named_and_does_not_stop_the_others(tiny, tmp_path, monkeypatch):
+    root, options, results, _ = tiny
+    shutil.copytree(root / "out", tmp_path / "out")
+    for fold in (0, 1):
+        (tmp_path / "out" / "trainings" / f"mdn-batch40-fold{fold}.npz").unlink()
+    own = options | {"out": tmp_path / "out", "plan": replace(TINY, arms=("mdn",))}
+    run = Trainer.run
+
+    def broken(self, arm, batch):
+        if self.seed == 0:
+            raise RunError("the losses must be finite; got nan. Lower lr.\nMore of it.")
+        return run(self, arm, batch)
+
+    monkeypatch.setattr(Trainer, "run", broken)
+    part = run_mri(**own)
+    assert gaps(part) == [
+        "Batch 40: fold 0 of all arms is not trained yet.",
+        "Failed: mdn, batch 40, fold 0: the losses must be finite; got nan. Lower lr.",
+    ]
+    monkeypatch.setattr(Trainer, "run", run)
+    again = run_mri(**own)
+    assert not again.failures
+    assert again.find(40, "mdn").independent == results.find(40, "mdn").independent
+
+
+def test_broken_trainings_and_those_of_an_arm_that_has_changed_are_named_together(tiny, tmp_path, monkeypatch):
+    root, options, _, _ = tiny
+    shutil.copytree(root / "out", tmp_path / "out")
+    (tmp_path / "out" / "trainings" / "mdn-batch40-fold1.npz").write_bytes(b"broken")
+    monkeypatch.setitem(ARMS, "pmdn", replace(ARMS["pmdn"], at=("fc3",)))
+    with pytest.raises(RunError, match=r"has 3 faults(?s:.*)fold1\.npz must be a finished training; got") as got:
+        run_mri(**(options | {"out": tmp_path / "out"}))
+    assert got.match("must be a training of the arm 'pmdn' as it is; got one of .*'relu1'")
 
 
 def test_folds_hold_every_site_and_group_evenly():
@@ -132,13 +212,86 @@ def test_accuracy_counts_people_with_both_labels_right_in_each_group():
     assert group_accuracy(logits, cohort, rows) == 0.75
 
 
-def test_an_interval_over_folds_is_students():
+def test_an_interval_over_folds_is_students_with_the_correction_for_overlap():
     from scipy import stats
 
     values = [0.4, 0.5, 0.45, 0.6, 0.55]
-    found = over_folds(values)
-    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
-    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-3)
+    found = over_folds(dict(enumerate(values)), 0.25)
+    error = np.std(values, ddof=1) * np.sqrt(1 / 5 + 0.25)
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 4, np.mean(values), error))
+    assert over_folds({3: 0.4}, 0.25) == Value(0.4, 0.4, 0.4)
+
+
+def test_people_drawn_again_by_counts_are_people_drawn_again_by_name():
+    """The fast form against the measure itself, on the very rows that a draw has."""
+    cohort = simulate_cohort(16, people=200)
+    rows = np.arange(20, 200)
+    scores = np.random.default_rng(1).standard_normal((len(rows), 2)) + 0.03 * cohort.table["age"][rows, None]
+    drawn = drawn_again(scores, cohort, rows, draws=3)
+    groups = cohort.table["group"][rows]
+    random = np.random.default_rng(0)
+    counts = np.zeros((len(rows), 3), dtype=int)
+    for group in GROUPS:
+        mine = np.flatnonzero(groups == group)
+        counts[mine] = random.multinomial(len(mine), np.full(len(mine), 1 / len(mine)), size=3).T
+    for draw in range(3):
+        chosen = np.repeat(np.arange(len(rows)), counts[:, draw])
+        by_name = within_groups(scores[chosen], cohort, rows[chosen])
+        assert {name: drawn[name][draw] for name in drawn} == pytest.approx(by_name, abs=1e-9)
+
+
+def made_up(changes):
+    """Results of two arms at one batch size and three folds, with differences that are known."""
+
+    def line(arm, free, left):
+        trials = tuple(
+            Trial(
+                fold,
+                dict.fromkeys(("age", "sex", "site"), 0.2),
+                dict.fromkeys(("age", "sex", "site"), b),
+                0.7,
+                a,
+                3,
+                1.0,
+                0,
+            )
+            for fold, (a, b) in enumerate(zip(free, left, strict=True))
+        )
+        level = Value(float(np.mean(left)), 0.0, 0.1)
+        return Line(20, arm, trials, dict.fromkeys(("age", "sex", "site"), level), level, 0.5)
+
+    plan = {"batch_sizes": [20], "arms": ["mdn", "pmdn"], "run_folds": 3}
+    lines = tuple(line(arm, *values) for arm, values in changes.items())
+    chance = {"age": 0.05, "sex": 0.05, "site": 0.0}
+    arms = {"mdn": {"title": "MDN"}, "pmdn": {"title": "PMDN (ours)"}}
+    return Results(plan, "", arms, [], {}, lines, chance, chance, 0.8, 0.87, {"simulated": [], "paper": []}, ())
+
+
+def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
+    results = made_up({"mdn": ([0.5, 0.6, 0.7], [0.02, 0.03, 0.04]), "pmdn": ([0.6, 0.7, 0.81], [0.03, 0.05, 0.05])})
+    row = table_three(results).rows[0]
+    assert row[:4] == ["20", "MDN", "+10.3 (+8.1 to +12.6)", "ahead"]
+    assert row[4].startswith("+0.013 (")
+    assert row[5] == "**behind** (interval holds 0)"
+    assert not_first(results) == [
+        "Batch 20: PMDN (ours) is not first in mean correlation within groups: 0.043, MDN 0.030."
+    ]
+    assert verdict(Value(-0.1, -0.2, -0.05), -1) == "ahead"
+    assert verdict(Value(-0.1, -0.2, -0.05), 1) == "**behind**"
+    assert verdict(Value(0.1, 0.1, 0.1), 1) == "ahead (one fold)"
+    assert verdict(Value(0.0, -0.1, 0.1), 1) == "level"
+
+
+def test_the_docs_page_is_filled_between_its_marks():
+    results = made_up({"mdn": ([0.5], [0.02]), "pmdn": ([0.6], [0.01])})
+    page = filled(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n", block(results, "results/mri", maps=False))
+    assert page.startswith("before")
+    assert page.endswith("after\n")
+    assert "stale" not in page
+    assert "| 20 | MDN | +10.0 | ahead (one fold) |" in page
+    assert filled(page, block(results, "results/mri", maps=False)) == page
+    with pytest.raises(OptionError, match="the page must hold <!-- begin results --> and"):
+        filled("nothing", "")
 
 
 def test_an_interval_of_replicates_stands_around_the_value():
@@ -146,19 +299,34 @@ def test_an_interval_of_replicates_stands_around_the_value():
     assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.0525, 0.1475))
 
 
-def test_coefficients_of_a_block_are_written_as_maps(tmp_path):
-    cohort, independent = simulate(replace(TINY, people=80), torch.device("cpu"))
-    volumes, free = (load(each, torch.device("cpu")) for each in (cohort, independent))
-    trainer = Trainer(TINY, volumes, free, divide(TINY, cohort)[0], seed=0)
-    made, _, _ = trainer.train(Arm("", "pmdn", at=("blocks.0", "fc3")), 40)
-    files = write_maps(made, "blocks.0", tmp_path)
-    assert {file.name.split("_")[1].split("-")[0] for file in files} >= {"age.nii.gz"}
-    volume = nib.load(files[0])
+def test_coefficients_of_a_block_are_maps_of_it_and_a_picture_comes_without_nibabel(tiny, tmp_path, monkeypatch):
+    root, options, _, _ = tiny
+    files = run_maps(out=tmp_path, plan=TINY, device="cpu", cache=options["cache"])
+    names = sorted(file.name for file in files if file.suffix == ".gz")
+    assert names == sorted(file.name for file in (root / "out" / "maps").iterdir())
+    assert "blocks-0_age.nii.gz" in names
+    volume = nib.load(tmp_path / "maps" / "blocks-0_age.nii.gz")
     assert volume.shape == (8, 8, 8)
     assert np.isfinite(volume.get_fdata()).all()
     assert volume.get_fdata().max() > 0
-    with pytest.raises(OptionError, match=r"path must be a place with a layer; got 'blocks.3'"):
-        write_maps(made, "blocks.3", tmp_path)
+    assert load_maps(root / "out" / "maps.npz").names == load_maps(tmp_path / "maps.npz").names
+    monkeypatch.setitem(sys.modules, "nibabel", None)
+    assert write_files(tmp_path) == [tmp_path / "maps.png"]
+
+
+def test_a_map_holds_the_size_of_the_coefficient_over_channels():
+    table = {"age": [50.0, 60.0, 70.0, 84.0]}
+    design = dc.Design(confounds=["age"], keep=[]).fit(table)
+    batch = TrainingBatch(torch.randn(4, 1, 16, 16, 16), torch.from_numpy(design.encode(table)), torch.zeros(4, 2))
+    network = build_network(TINY, ARMS["baseline"])
+    made = method("pmdn").prepare(network, Setting(design, ("blocks.0",), lambda: [batch])).train()
+    made(batch.x, batch.metadata)
+    maps = maps_of(made, "blocks.0", torch.zeros(1, 16, 16, 16))
+    (beta,) = made.model.coefficients()["blocks.0"].values()
+    by_hand = [(beta[0, i, 3, 5] ** 2 + beta[1, i, 3, 5] ** 2).item() / 2 for i in range(8)]
+    np.testing.assert_allclose(maps.fields[0, :, 3, 5] ** 2, by_hand, rtol=1e-5)
+    with pytest.raises(OptionError, match=r"place must be one with a layer; got 'blocks\.3'"):
+        maps_of(made, "blocks.3", torch.zeros(1, 16, 16, 16))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,8 @@ from deconfound.cli.bars import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+    from deconfound.experiments.mri.results import Results
 
 reproduce = typer.Typer(
     help="Run the paper's experiments again, with every method, and write tables, figures and a report.",
@@ -78,33 +82,63 @@ def mri(
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     minutes: Annotated[
-        float | None, typer.Option(help="Start no further training after so many minutes.", min=0)
+        float | None,
+        typer.Option(help="Start no further training after so many minutes; 0 only summarises what is there.", min=0),
     ] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Only make figures, tables and page from results.json again.")
+    ] = False,
+    maps: Annotated[
+        bool,
+        typer.Option("--maps", help="Only train a PMDN with a layer in the first block, and map its coefficients."),
+    ] = False,
 ) -> None:
     """Section 3.2 on a simulated cohort of the paper's Table 1: 3D ResNet, two labels, Table 2 and the t-SNE figure.
 
     The paper's MRIs are not public; the cohort has the same people with simulated volumes, and a test set in which the
-    labels are independent of age, sex and site.
+    labels are independent of age, sex and site. What is trained so far is summarised, and the same command goes on, on
+    another machine too if the folder is copied there.
     """
-    from deconfound.experiments.mri.running import run_mri
-    from deconfound.experiments.mri.tables import table_two_text
+    from deconfound.experiments.mri.page import remake
+    from deconfound.experiments.mri.running import run_maps, run_mri
 
-    console = Console()
-    place = _device(device)
-    with counted(console) as bar:
-        task = bar.add_task("simulating the cohort", total=None)
-        results = run_mri(
-            quick,
-            out,
-            place,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-            minutes=minutes,
-        )
-    if results is None:
-        console.print("Trainings are still to be done: give the same command again.")
+    console, place = Console(), _device(device)
+    if report_only:
+        results: Results | None = remake(out)
+    elif maps:
+        with _ticking(console, "simulating the cohort") as tick:
+            written = run_maps(quick, out, place, tick)
+        for file in written:
+            console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
         return
-    console.print(table_two_text(results), highlight=False)
-    console.print(f"Results: {out}", highlight=False, soft_wrap=True)
+    else:
+        with _ticking(console, "simulating the cohort") as tick:
+            results = run_mri(quick, out, place, tick, minutes=minutes)
+    if results is None:
+        console.print("No training is finished yet: give the same command again.")
+        return
+    _show(console, results)
+    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _show(console: Console, results: Results) -> None:
+    """The two measures that count, and what is missing; the rest is on the page."""
+    from rich.table import Table
+
+    from deconfound.experiments.mri.page import sentence
+    from deconfound.experiments.mri.tables import gaps, not_first
+
+    view = Table(title="accuracy on independent people · mean correlation within groups", title_justify="left")
+    view.add_column("")
+    for batch in results.batches:
+        view.add_column(f"batch {batch}", justify="right")
+    for arm in results.present:
+        lines = [results.find(batch, arm) for batch in results.batches]
+        cells = [f"{line.independent.mean:.1%} · {line.within_mean.mean:.3f}" if line else "–" for line in lines]
+        view.add_row(results.title(arm), *cells)
+    console.print(view)
+    for text in (sentence(results), *not_first(results), *gaps(results)):
+        console.print(f"• {text}", highlight=False, markup=False)
 
 
 def _device(name: str) -> str:
@@ -119,6 +153,14 @@ def _device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return name
+
+
+@contextmanager
+def _ticking(console: Console, first: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar, and what tells it (what, done, total)."""
+    with counted(console) as bar:
+        task = bar.add_task(first, total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
 def _task(bar: Progress, name: str, total: int) -> Any:

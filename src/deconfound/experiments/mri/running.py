@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +11,28 @@ import numpy as np
 import torch
 
 from deconfound.data.cohort import Cohort, simulate_cohort
-from deconfound.errors import RunError
-from deconfound.experiments.mri.drawing import draw_tsne
-from deconfound.experiments.mri.fold import Outcome, Trainer, Volumes, load
+from deconfound.errors import DeconfoundError
+from deconfound.experiments.mri.fold import Trainer, Volumes, load
+from deconfound.experiments.mri.maps import FILE as MAPS
+from deconfound.experiments.mri.maps import save_maps, train_maps, write_files
+from deconfound.experiments.mri.page import RESULTS, remake
 from deconfound.experiments.mri.plan import ARMS, FULL, QUICK, Plan
-from deconfound.experiments.mri.results import Results, summarise
-from deconfound.experiments.mri.tables import table_one_text, table_two_text
+from deconfound.experiments.mri.results import OURS, Results
+from deconfound.experiments.mri.store import (
+    Cell,
+    claim,
+    name_of,
+    read_failures,
+    read_kept,
+    write_failure,
+    write_training,
+)
+from deconfound.experiments.mri.summary import SHOWN_BATCH, summarise
 from deconfound.training.config import Splits
-from deconfound.training.files import read_json, write_bytes, write_json, write_text
+from deconfound.training.files import write_json
 from deconfound.training.provenance import provenance
 from deconfound.training.splits import Fold, folds, stratum_codes
 
-ABOUT, RESULTS = "experiment.json", "results.json"
 Progress = Callable[[str, int, int], None]
 
 
@@ -38,7 +46,10 @@ def run_mri(
     minutes: float | None = None,
     cache: str | Path | None = None,
 ) -> Results | None:
-    """Train what is not yet trained, and summarise when all of it is.
+    """Train what is not yet trained, and summarise what is.
+
+    A training that fails is kept as such and tried again by the next call. The folder may be copied: a call on another
+    machine goes on there. When every training is there, the maps of `run_maps` are made too.
 
     Args:
         quick: 32³, a smaller network, one batch size, one fold: minutes on two cores, instead of all of it on a GPU.
@@ -46,42 +57,60 @@ def run_mri(
         device: "cuda" where there is one, by default.
         progress: Called with (what, done, total) before each training.
         plan: Used instead of the full or the quick one.
-        minutes: No training is started after so many; the next call goes on.
+        minutes: No training is started after so many, none at all with 0; the next call goes on.
         cache: Where the simulated volumes are kept.
 
     Returns:
-        The results, also written below `out` with both tables and the t-SNE figure; None where trainings are left.
+        The results as far as they are there, also written below `out` with tables, figures and a page; None where no
+        training is finished.
     """
-    started = time.monotonic()
+    until = None if minutes is None else time.monotonic() + 60 * minutes
     plan = plan or (QUICK if quick else FULL)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _device(device)
     out = Path(out)
     cohort, independent = simulate(plan, place)
-    _claim(out, plan, cohort)
-    todo = [cell for cell in plan.cells() if not _path(out, cell).exists()]
-    total = len(plan.cells())
-    if todo:
-        for each in (cohort, independent):
-            each.keep(cache, progress=progress is not None)
-        volumes, free = load(cohort, place), load(independent, place)
-        divided = divide(plan, cohort)
-        for number, cell in enumerate(todo):
-            if minutes is not None and time.monotonic() - started > 60 * minutes:
-                return None
-            batch, fold, arm = cell
-            if progress is not None:
-                progress(f"{arm}, batch {batch}, fold {fold}", total - len(todo) + number, total)
-            _train(plan, volumes, free, divided[fold], cell, _path(out, cell))
-    outcomes = {cell: read_outcome(_path(out, cell)) for cell in plan.cells()}
-    results = summarise(plan, cohort, independent, outcomes)
-    write_json(out / RESULTS, {**read_json(out / ABOUT), "results": results.to_dict()})
-    write_text(out / "table1.md", table_one_text(results))
-    write_text(out / "table2.md", table_two_text(results))
-    shown = 80 if 80 in plan.batch_sizes else plan.batch_sizes[0]
-    arms = [name for name in ("mdn", "pmdn", "pmdn-before") if name in plan.arms]
-    if arms:
-        write_bytes(out / "tsne.png", draw_tsne(cohort, {arm: outcomes[shown, 0, arm] for arm in arms}, shown))
-    return results
+    claim(out, plan, cohort)
+    done = read_kept(out, plan)
+    todo = [cell for cell in plan.cells() if cell not in done]
+    wants_maps = OURS in plan.arms and not (out / MAPS).exists()
+    if (todo or wants_maps) and _time_left(until):
+        volumes, free = (_loaded(each, place, cache, progress) for each in (cohort, independent))
+        _train(plan, out, volumes, free, divide(plan, cohort), todo, cohort.fingerprint, until, progress)
+        done = read_kept(out, plan)
+        if progress is not None:
+            progress("trainings", len(done), len(plan.cells()))
+        if wants_maps and len(done) == len(plan.cells()) and _time_left(until):
+            _make_maps(plan, out, volumes, cohort, progress)
+    if not done:
+        return None
+    results = summarise(plan, cohort, independent, done, read_failures(out, plan))
+    write_json(out / RESULTS, results.to_dict())
+    return remake(out)  # from the file, so that what is made again later is the same
+
+
+def run_maps(
+    quick: bool = False,
+    out: str | Path = "runs/mri",
+    device: str | None = None,
+    progress: Progress | None = None,
+    *,
+    plan: Plan | None = None,
+    cache: str | Path | None = None,
+) -> list[Path]:
+    """Train ours with a layer in the first convolutional block, and write its coefficients as maps.
+
+    Args:
+        quick: At 32³ instead of 64³.
+        out: `maps.npz` and `maps.png` are written there, and `maps/*.nii.gz` where nibabel is installed.
+        device: "cuda" where there is one, by default.
+        progress: Called once, with (what, done, total).
+        plan: Used instead of the full or the quick one.
+        cache: Where the simulated volumes are kept.
+    """
+    plan, place = plan or (QUICK if quick else FULL), _device(device)
+    cohort, _ = simulate(plan, place)
+    _make_maps(plan, Path(out), _loaded(cohort, place, cache, progress), cohort, progress)
+    return [Path(out) / MAPS, *write_files(Path(out))]
 
 
 def simulate(plan: Plan, device: torch.device) -> tuple[Cohort, Cohort]:
@@ -101,40 +130,48 @@ def divide(plan: Plan, cohort: Cohort) -> tuple[Fold, ...]:
     return folds(Splits(folds=plan.folds), cohort.table, usable, strata, "person", plan.seed)
 
 
-def read_outcome(path: Path) -> Outcome:
-    """A finished training."""
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            about = json.loads(str(kept["about"]))
-            arrays = {name: kept[name] for name in ("rows", "logits", "features", "independent")}
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path} must be a finished training; got {error}. Delete it to have it made again.") from error
-    return Outcome(**arrays, **about)
+def _train(
+    plan: Plan,
+    out: Path,
+    volumes: Volumes,
+    free: Volumes,
+    divided: Sequence[Fold],
+    todo: Sequence[Cell],
+    fingerprint: str,
+    until: float | None,
+    progress: Progress | None,
+) -> None:
+    source, total = provenance(plan.seed, fingerprint), len(plan.cells())
+    for number, cell in enumerate(todo):
+        if not _time_left(until):
+            return
+        batch, fold, arm = cell
+        if progress is not None:
+            progress(name_of(cell), total - len(todo) + number, total)
+        trainer = Trainer(plan, volumes, free, divided[fold], seed=1000 * plan.seed + fold)
+        try:
+            outcome = trainer.run(ARMS[arm], batch)
+        except (DeconfoundError, RuntimeError) as error:  # one training must not take the others with it
+            write_failure(out, cell, error)
+        else:
+            write_training(out, cell, outcome, source)
 
 
-def _train(plan: Plan, volumes: Volumes, free: Volumes, fold: Fold, cell: tuple[int, int, str], path: Path) -> None:
-    batch, number, arm = cell
-    outcome = Trainer(plan, volumes, free, fold, seed=1000 * plan.seed + number).run(ARMS[arm], batch)
-    about = {"history": outcome.history, "best": outcome.best, "seconds": outcome.seconds}
-    content = io.BytesIO()
-    arrays = {name: getattr(outcome, name) for name in ("rows", "logits", "features", "independent")}
-    np.savez_compressed(content, about=np.array(json.dumps(about)), **arrays)
-    write_bytes(path, content.getvalue())
+def _make_maps(plan: Plan, out: Path, volumes: Volumes, cohort: Cohort, progress: Progress | None) -> None:
+    if progress is not None:
+        progress("maps of the coefficients", 0, 1)
+    batch = SHOWN_BATCH if SHOWN_BATCH in plan.batch_sizes else plan.batch_sizes[0]
+    trainer = Trainer(plan, volumes, None, divide(plan, cohort)[0], seed=1000 * plan.seed)
+    save_maps(train_maps(trainer, batch), out)
 
 
-def _claim(out: Path, plan: Plan, cohort: Cohort) -> None:
-    """Mark the folder as this plan's, or refuse one that is another's."""
-    own = {"plan": plan.to_dict(), "data": cohort.fingerprint}
-    if (out / ABOUT).exists():
-        found = read_json(out / ABOUT)
-        if any(found.get(key) != value for key, value in own.items()):
-            raise RunError(
-                f"{out} must hold this experiment; got one with another plan or cohort. Choose another folder."
-            )
-        return
-    write_json(out / ABOUT, {**own, "provenance": provenance(plan.seed, cohort.fingerprint)})
+def _loaded(cohort: Cohort, place: torch.device, cache: str | Path | None, progress: Progress | None) -> Volumes:
+    return load(cohort.keep(cache, progress=progress is not None), place)
 
 
-def _path(out: Path, cell: tuple[int, int, str]) -> Path:
-    batch, fold, arm = cell
-    return out / "trainings" / f"{arm}-batch{batch}-fold{fold}.npz"
+def _device(name: str | None) -> torch.device:
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _time_left(until: float | None) -> bool:
+    return until is None or time.monotonic() < until
