@@ -87,13 +87,33 @@ def test_a_cluster_that_is_not_there_is_an_error(tmp_path):
         execute(jobs, cluster=Cluster("slurm"))
 
 
+SCRIPT = """
+import os
+from deconfound.training.loading import load_config
+from deconfound.training.run import fit
+
+found = fit(load_config("config.yaml"))
+print("rank", os.environ.get("LOCAL_RANK", 0), "folds", len(found["folds"]), "auc", found["metrics"]["auc"]["mean"])
+"""
+
+
 @pytest.mark.slow
-def test_two_processes_train_one_fold_together(tmp_path):
+@pytest.mark.parametrize("how", ["command", "python"])
+def test_two_processes_train_one_fold_together_and_say_nothing_but_the_result(tmp_path, how):
     path = tiny.write(tmp_path, tiny.cohort(120))
     training = {"epochs": 3, "devices": 2, "strategy": "ddp"}
     settings = tiny.settings(path, tmp_path / "run", training=training)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
-    command = [str(Path(sys.executable).parent / "deconfound"), "fit", str(tmp_path / "config.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert "pmdn · 2 folds" in done.stdout
-    assert len(gather(tmp_path / "run")["folds"]) == 2
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [str(Path(sys.executable).parent / "deconfound"), "fit", "config.yaml"]
+    command = command if how == "command" else [sys.executable, "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path)
+    found = gather(tmp_path / "run")
+    assert len(found["folds"]) == 2
+    assert done.stderr == ""
+    if how == "command":
+        assert done.stdout.count("pmdn · 2 folds") == 1
+        assert done.stdout.lstrip().startswith("pmdn · 2 folds")
+    else:
+        auc = found["metrics"]["auc"]["mean"]
+        assert sorted(done.stdout.splitlines()) == [f"rank {rank} folds 2 auc {auc}" for rank in (0, 1)]

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from deconfound.errors import RunError
 from deconfound.training.config import Config
 from deconfound.training.files import read_json, sweep, write_json, write_text
-from deconfound.training.fold import RESULT, finished, fold_folder, run_fold
+from deconfound.training.fold import RESULT, finished, fold_folder, follower, run_fold
 from deconfound.training.loading import config_from
 from deconfound.training.needs import need
 from deconfound.training.problem import Problem, open_problem
@@ -65,14 +66,27 @@ def fit(config: Config, tick: Tick | None = None) -> dict[str, Any]:
         tick: Called with (fold, epoch, epochs, best validation loss) after each epoch.
 
     Returns:
-        The content of `results.json`.
+        The content of `results.json`, in every process where several train together.
     """
     problem = open_problem(config)
     folder = start(problem)
     for number in range(len(problem.folds)):
         inner = None if tick is None else lambda *state, number=number: tick(number, *state)
         run_fold(problem, number, fold_folder(folder, number), inner)
-    return gather(folder)
+    return _gathered_once(folder)
+
+
+def _gathered_once(folder: Path) -> dict[str, Any]:
+    """`gather`, in the first of several processes that train together; the others wait and read what it wrote."""
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if together and follower():
+        torch.distributed.barrier()
+        content: dict[str, Any] = read_json(folder / RESULTS)
+        return content
+    content = gather(folder)
+    if together:
+        torch.distributed.barrier()
+    return content
 
 
 def gather(folder: Path) -> dict[str, Any]:
