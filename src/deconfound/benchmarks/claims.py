@@ -1,10 +1,12 @@
-"""What the library claims about its cost, each claim a ratio that a run can confirm or refute."""
+"""What the library claims about its cost, each claim a figure that a run can confirm or refute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from deconfound.benchmarks.job import Row
+from deconfound.benchmarks.store import Result, rows
 
 
 @dataclass(frozen=True)
@@ -27,41 +29,84 @@ class Claim:
         return self.found <= self.limit
 
 
-def check(result: Mapping[str, Any]) -> list[Claim]:
+def check(result: Result) -> list[Claim]:
     """The claims that this run says something about."""
-    device = result["device"]
-    return [*_passes(result, device), *_exact(result), *_steps(result, device), *_loading(result)]
+    parts = (_exact, _passes, _steps, _memory, _growth, _metrics, _loading)
+    return [claim for part in parts for claim in part(result)]
 
 
-def _passes(result: Mapping[str, Any], device: str) -> Iterator[Claim]:
+def _exact(result: Result) -> Iterator[Claim]:
+    found: dict[str, list[Row]] = {}
+    for row in rows(result, "checks"):
+        found.setdefault(row["type"], []).append(row)
+    for type_, checks in found.items():
+        statistics = max(row[what] for row in checks for what in ("beta", "cross"))
+        yield Claim(f"kernels against float64, {type_} features: error of the coefficients", 1e-6, statistics)
+        written = max(row[what] for row in checks for what in ("residual", "eval"))
+        yield Claim(f"kernels against float64, {type_} features: error of the residual", checks[0]["allowed"], written)
+
+
+def _passes(result: Result) -> Iterator[Claim]:
     limits = {"train": 1.35, "eval": 1.15}
-    for row in result.get("passes", []) if device == "cuda" else []:
+    for row in rows(result, "passes") if result["device"] == "cuda" else []:
         if row["layer"] == "pmdn" and row["type"] == "float32" and row["pass"] in limits:
             text = f"PMDN {row['pass']} forward, {row['n']} × {row['d']:,}, over a copy of the features"
             yield Claim(text, limits[row["pass"]], row["ratio"])
 
 
-def _exact(result: Mapping[str, Any]) -> Iterator[Claim]:
-    rows = [row for row in result.get("checks", []) if row["type"] == "float32"]
-    for what in ("beta", "residual", "cross", "eval") if rows else ():
-        yield Claim(f"kernels against float64, float32 features: {what}", 1e-6, max(row[what] for row in rows))
-
-
-def _steps(result: Mapping[str, Any], device: str) -> Iterator[Claim]:
-    rows = {(row["network"], row["batch"], row["mode"], row["method"]): row for row in result.get("steps", [])}
-    for (network, batch, mode, method), row in rows.items():
+def _steps(result: Result) -> Iterator[Claim]:
+    found = {(row["network"], row["batch"], row["mode"], row["method"]): row for row in rows(result, "steps")}
+    for (network, batch, mode, method), row in found.items():
         if method != "pmdn" or "ratio" not in row:
             continue
         name = f"{network}, batch {batch}, {mode}"
-        limit = 1.25 if "CNN" in network and device == "cuda" else 1.10
+        limit = 1.25 if "CNN" in network and result["device"] == "cuda" else 1.10
         yield Claim(f"training step with PMDN over the plain one: {name}", limit, row["ratio"])
-        other = rows.get((network, batch, mode, "batchnorm"), {})
-        if "seconds" in other:
-            yield Claim(f"training step with PMDN over BatchNorm's: {name}", 1.0, row["seconds"] / other["seconds"])
+        other = found.get((network, batch, mode, "batchnorm"), {})
+        if "ratio" in other:
+            text = f"training step with PMDN over the one with BatchNorm: {name}"
+            yield Claim(text, 1.0, row["ratio"] / other["ratio"])
 
 
-def _loading(result: Mapping[str, Any]) -> Iterator[Claim]:
-    for row in result.get("loading", []):
+def _memory(result: Result) -> Iterator[Claim]:
+    found = {(row["network"], row["batch"], row["method"]): row for row in rows(result, "steps") if "kept_bytes" in row}
+    for (network, batch, method), row in found.items():
+        plain = found.get((network, batch, "none"))
+        if method == "pmdn" and plain is not None:
+            more = (row["kept_bytes"] - plain["kept_bytes"]) / row["features_bytes"]
+            yield Claim(f"copies of the features that PMDN keeps for backward: {network}, batch {batch}", 0.05, more)
+
+
+def _growth(result: Result) -> Iterator[Claim]:
+    found: dict[str, list[Row]] = {}
+    for row in rows(result, "growth"):
+        found.setdefault(row["axis"], []).append(row)
+    for axis, along in found.items():
+        if len(along) < 3:
+            continue
+        before, last = along[-2], along[-1]
+        per_unit = (last["seconds"] / last[axis]) / (before["seconds"] / before[axis])
+        name = {"n": "sample", "d": "feature", "p": "metadata column", "layers": "layer"}[axis]
+        text = f"cost per {name} at {last[axis]:,} over the one at {before[axis]:,}"
+        yield Claim(text, 1.25, per_unit)
+    wide = found.get("d", [])
+    if len(wide) >= 3:
+        text = f"whitening beside {wide[-1]['d']:,} features over beside {wide[0]['d']:,}"
+        yield Claim(text, 1.5, wide[-1]["whitening"] / wide[0]["whitening"])
+
+
+def _metrics(result: Result) -> Iterator[Claim]:
+    found = rows(result, "metrics")
+    ours = {row["n"]: row["seconds"] for row in found if row["by"] == "deconfound" and row["type"] == "float64"}
+    for row in found:
+        if "gap" in row and row["n"] in ours:
+            where = f"{row['n']:,} samples: distance correlation"
+            yield Claim(f"{where}, difference from {row['by']}", 1e-10, row["gap"])
+            yield Claim(f"{where}, time over {row['by']}'s", 1.0, ours[row["n"]] / row["seconds"])
+
+
+def _loading(result: Result) -> Iterator[Claim]:
+    for row in rows(result, "loading"):
         if row["what"] == "import deconfound":
             yield Claim("`import deconfound` over Python's start, seconds", 0.1, row["seconds"] - row["over"])
         if row["what"] == "all layers":
@@ -70,3 +115,17 @@ def _loading(result: Mapping[str, Any]) -> Iterator[Claim]:
             yield Claim("`deconfound --help` over Python's start, seconds", 0.5, row["seconds"] - row["over"])
         if row["what"] == "encode" and row["rows"] == 1_000_000:
             yield Claim("`encode` of 1,000,000 rows × 10 columns, seconds", 2.0, row["seconds"])
+        if row["what"] == "encode" and row["rows"] == 128:
+            plain = [step["seconds"] for step in rows(result, "steps") if step["method"] == "none"]
+            if plain:
+                text = "`encode` of a batch of 128 rows over the shortest plain training step"
+                yield Claim(text, 0.1, row["seconds"] / min(plain))
+
+
+def broken(result: Result) -> list[str]:
+    """The claims that this run refutes; a quick one refutes nothing."""
+    if result["quick"]:
+        return []
+    return [
+        f"{claim.text}: at most {claim.limit:g}; got {claim.found:.3g}" for claim in check(result) if not claim.holds
+    ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from deconfound.benchmarks.cohort import metadata
-from deconfound.benchmarks.timing import seconds
+from deconfound.benchmarks.job import Job, Row
+from deconfound.benchmarks.timing import Clock
 from deconfound.layers import PMDN
 from deconfound.surgery import normalize
 
@@ -21,47 +22,69 @@ SWEEPS: dict[str, dict[str, tuple[int, ...]]] = {
         "p": (4, 8, 16, 32, 64, 128, 200),
         "layers": (1, 2, 4, 8, 16, 32),
     },
+    "quick": {"n": (1, 8), "d": (64, 128), "p": (4, 8), "layers": (1, 2)},
     "cpu": {
-        "n": (1, 8, 32, 128, 512),
-        "d": (64, 1024, 16_384, 65_536),
+        "n": (1, 8, 32, 128, 512, 2048),
+        "d": (64, 1024, 16_384, 65_536, 262_144),
         "p": (4, 8, 16, 32, 64, 128, 200),
-        "layers": (1, 2, 4, 8, 16),
+        "layers": (1, 2, 4, 8, 16, 32),
     },
 }
-MIDDLE = {"cuda": (128, 65_536, 8), "cpu": (32, 4096, 8)}
+MIDDLE = {"cuda": (128, 65_536, 8), "cpu": (128, 16_384, 8), "quick": (8, 64, 4)}
+# Of the networks whose layers are counted.
+WIDTH, BATCH = 256, 64
 
 
-def measure(device: str, quick: bool = False) -> Iterator[dict[str, Any]]:
-    """Seconds of forward and backward in training along each axis."""
-    n, d, p = MIDDLE[device]
-    for axis, values in SWEEPS[device].items():
-        for value in values[:2] if quick else values:
-            sizes = {"n": n, "d": d, "p": p, "layers": 1} | {axis: value}
-            taken = _depth(sizes["layers"], device) if axis == "layers" else _layer(device=device, **sizes)
-            yield {"axis": axis, **sizes, "seconds": taken}
+def jobs(device: str, quick: bool = False) -> list[Job]:
+    """One job for each axis."""
+    found = []
+    sizes = "quick" if quick else device
+    for axis, values in SWEEPS[sizes].items():
+        measure = partial(_measure, axis, values, MIDDLE[sizes])
+        rehearsals = tuple(partial(_rehearse, axis, value, MIDDLE[sizes]) for value in values)
+        found.append(
+            Job("growth", {"n": "samples", "d": "features", "p": "columns"}.get(axis, axis), measure, rehearsals)
+        )
+    return found
 
 
-def _layer(n: int, d: int, p: int, layers: int, device: str) -> float:
-    design, encoded = metadata(n, sites=max(2, p - 2), device=device)
-    layer = PMDN(design, d).to(device)
-    x = torch.randn(n, d, device=device, requires_grad=True)
-    gradient = torch.randn(n, d, device=device)
+def _rehearse(axis: str, value: int, middle: tuple[int, int, int], clock: Clock) -> None:
+    list(_measure(axis, (value,), middle, clock))
+
+
+def _measure(axis: str, values: tuple[int, ...], middle: tuple[int, int, int], clock: Clock) -> Iterator[Row]:
+    n, d, p = middle
+    for value in values:
+        if axis == "layers":
+            yield {"axis": axis, "n": BATCH, "d": WIDTH, "p": 6, "layers": value, **_depth(value, clock)}
+        else:
+            sizes = {"n": n, "d": d, "p": p} | {axis: value}
+            yield {"axis": axis, **sizes, "layers": 1, **_layer(clock=clock, **sizes)}
+
+
+def _layer(n: int, d: int, p: int, clock: Clock) -> Row:
+    """Forward and backward in training, and what layers of one design share: the whitening."""
+    design, encoded = metadata(n, sites=max(2, p - 2), device=clock.device)
+    layer = PMDN(design, d).to(clock.device)
+    x = torch.randn(n, d, device=clock.device, requires_grad=True)
+    gradient = torch.randn(n, d, device=clock.device)
+    rows = layer.prepare(encoded)
 
     def step() -> Tensor:
-        (found,) = torch.autograd.grad(layer(x, encoded), x, gradient)
+        (found,) = torch.autograd.grad(layer.normalise(x, rows), x, gradient)
         return found
 
-    return seconds(step, device)
+    return {"seconds": clock.seconds(step), "whitening": clock.seconds(lambda: layer.prepare(encoded), 0.1)}
 
 
-def _depth(layers: int, device: str) -> float:
-    design, encoded = metadata(64, device=device)
-    network = nn.Sequential(*(nn.Linear(256, 256) for _ in range(layers)))
-    model = normalize(network, design, at=[str(index) for index in range(layers)], example=torch.zeros(2, 256))
-    model = model.to(device).train()
-    x = torch.randn(64, 256, device=device)
+def _depth(layers: int, clock: Clock) -> Row:
+    design, encoded = metadata(BATCH, device=clock.device)
+    network = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
+    model = normalize(network, design, at=[str(index) for index in range(layers)], example=torch.zeros(2, WIDTH))
+    model = model.to(clock.device).train()
+    x = torch.randn(BATCH, WIDTH, device=clock.device)
 
     def step() -> None:
         model(x, metadata=encoded).sum().backward()
 
-    return seconds(step, device)
+    return {"seconds": clock.seconds(step)}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from deconfound.benchmarks.timing import seconds
+from deconfound.benchmarks.job import Job
+from deconfound.benchmarks.timing import Call, Clock, ratio
 from deconfound.kernels.tiles import Tile
 
 Q, CONFOUNDS = 7, 5
@@ -36,6 +38,22 @@ PRODUCTS = (Tile(16, 512, 4), Tile(32, 256, 4), Tile(8, 512, 4), Tile(64, 128, 4
 SUBTRACTIONS = (Tile(8, 512, 4), Tile(16, 512, 4), Tile(8, 1024, 4), Tile(16, 256, 4), Tile(4, 1024, 4))
 
 
+def jobs(device: str, quick: bool = False) -> list[Job]:
+    """The check of every kernel; there are none on a CPU."""
+    return [Job("checks", "against float64", lambda clock: check(clock.device))] if device == "cuda" else []
+
+
+def tile_jobs(device: str, quick: bool = False) -> list[Job]:
+    """The cuts of each pass at each of the claims' sizes: what `deconfound.kernels.tiles` is decided by."""
+    if device != "cuda":
+        return []
+    found = []
+    for (n, d), tiles in TILES.items():
+        pieces = [partial(_rehearse, n, d, kernel, tile) for kernel, cuts in _cuts(tiles).items() for tile in cuts]
+        found.append(Job("tiles", f"{n} × {d:,}", partial(_sweep, n, d, _cuts(tiles)), tuple(pieces)))
+    return found
+
+
 def check(device: str) -> Iterator[dict[str, Any]]:
     """Relative errors against float64; outputs are poisoned before."""
     from deconfound.kernels import launch
@@ -60,52 +78,36 @@ def check(device: str) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def sweep() -> Iterator[dict[str, Any]]:
-    """Time the cuts at the claims' sizes, each as a ratio to a plain copy."""
-    for (n, d), candidates in TILES.items():
-        yield from sweep_at(n, d, candidates)
+def _cuts(tiles: Sequence[Tile]) -> dict[str, Sequence[Tile]]:
+    return {"move": tiles, "products": PRODUCTS, "subtraction": SUBTRACTIONS}
 
 
-def sweep_at(
-    n: int,
-    d: int,
-    candidates: Sequence[Tile],
-    budget: float = 0.03,
-    products: Sequence[Tile] = PRODUCTS,
-    subtractions: Sequence[Tile] = SUBTRACTIONS,
-) -> Iterator[dict[str, Any]]:
-    """Time the cuts at one size."""
+def _rehearse(n: int, d: int, kernel: str, tile: Tile, clock: Clock) -> None:
+    list(_sweep(n, d, {kernel: (tile,)}, clock))
+
+
+def _sweep(n: int, d: int, cuts: Mapping[str, Sequence[Tile]], clock: Clock) -> Iterator[dict[str, Any]]:
+    """Time each cut of each kernel, as a ratio to a plain copy."""
     from deconfound.kernels import launch
 
-    x, regressors, removal, beta, gram, numbers = problem(n, d, Q, CONFOUNDS, "cuda", torch.float32)
+    x, regressors, removal, beta, gram, numbers = problem(n, d, Q, CONFOUNDS, clock.device, torch.float32)
     target = torch.empty_like(x)
-    flag = torch.zeros((), dtype=torch.int32, device="cuda")
-    skipped = torch.zeros((), dtype=torch.int64, device="cuda")
-    copy = seconds(lambda: target.copy_(x), "cuda", budget)
-    kernels: dict[str, tuple[Sequence[Tile], Callable[[Tile], object]]] = {
-        "move": (
-            candidates,
-            lambda tile: launch.move(x, beta, regressors, removal, gram, numbers, flag, skipped, tile=tile),
-        ),
-        "products": (products, lambda tile: launch.cross(x, regressors, tile)),
-        "subtraction": (subtractions, lambda tile: launch.subtract(x, removal, beta[:CONFOUNDS], tile)),
+    flag = torch.zeros((), dtype=torch.int32, device=clock.device)
+    skipped = torch.zeros((), dtype=torch.int64, device=clock.device)
+    kernels: dict[str, Callable[[Tile], object]] = {
+        "move": lambda tile: launch.move(x, beta, regressors, removal, gram, numbers, flag, skipped, tile=tile),
+        "products": lambda tile: launch.cross(x, regressors, tile),
+        "subtraction": lambda tile: launch.subtract(x, removal, beta[:CONFOUNDS], tile),
     }
-    for kernel, (tiles, call) in kernels.items():
-        for tile in tiles:
-            found = {"kernel": kernel, "n": n, "d": d, "tile": tuple(tile)}
-            try:
-                ratio = seconds(lambda tile=tile, call=call: call(tile), "cuda", budget) / copy  # type: ignore[misc]
-            except Exception as fault:  # a cut that does not fit the device is a result too
-                yield {**found, "fault": str(fault)[:200]}
-            else:
-                yield {**found, "ratio": ratio, "copy": copy}
-
-
-def precompile(part: int, parts: int) -> None:
-    """Compile every `parts`-th cut, so that some processes together fill Triton's cache on disk."""
-    jobs = [(n, kernel_tiles) for (n, _), cuts in TILES.items() for kernel_tiles in cuts]
-    for n, tile in jobs[part::parts]:
-        list(sweep_at(n, 4096, [tile], 0.0, PRODUCTS[part::parts], SUBTRACTIONS[part::parts]))
+    for kernel, tile in ((kernel, tile) for kernel, tiles in cuts.items() for tile in tiles):
+        found = {"kernel": kernel, "n": n, "d": d, "tile": tuple(tile)}
+        calls: dict[str, Call] = {"copy": lambda: target.copy_(x), "kernel": partial(kernels[kernel], tile)}
+        try:
+            times = clock.together(calls, 0.05)
+        except Exception as fault:  # a cut that does not fit the device is a result too
+            yield {**found, "fault": str(fault)[:200]}
+        else:
+            yield {**found, "ratio": ratio(times["kernel"], times["copy"]), "copy": min(times["copy"])}
 
 
 def problem(n: int, d: int, q: int, confounds: int, device: str, dtype: torch.dtype) -> tuple[Tensor, ...]:

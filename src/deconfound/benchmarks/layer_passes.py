@@ -2,68 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from deconfound.benchmarks.cohort import metadata
-from deconfound.benchmarks.timing import seconds
+from deconfound.benchmarks.job import Job, Row
+from deconfound.benchmarks.timing import Call, Clock, ratio
+from deconfound.design import Design
 from deconfound.layers import MDN, PMDN, RMDN, MetadataLayer
 
-# Samples × features, float32: the sizes that the claims are about.
-SIZES = ((240, 262_144), (1000, 73_728), (64, 2_097_152), (32, 7_077_888))
-SMALL = ((200, 12_544), (32, 65_536))
+# Samples × features: the sizes that the claims are about, and what a CPU is given.
+SIZES = {
+    "cuda": ((240, 262_144), (1000, 73_728), (64, 2_097_152), (32, 7_077_888)),
+    "cpu": ((200, 12_544), (32, 65_536)),
+}
 QUICK = ((16, 300),)
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LAYERS: Mapping[str, Callable[[Design, int], nn.Module]] = {
+    "pmdn": PMDN,
+    "pmdn frozen": partial(PMDN, gradient="frozen"),
+    "mdn": MDN,
+    "rmdn": RMDN,
+    "batchnorm": lambda design, d: nn.BatchNorm1d(d),
+}
 
 
-def measure(device: str, quick: bool = False) -> Iterator[dict[str, Any]]:
-    """Time forward in training, its backward and eval of each layer at each size, and a plain copy."""
-    sizes = QUICK if quick else SMALL if device == "cpu" else SIZES
-    for n, d in sizes:
-        names = TYPES if device == "cuda" else {"float32": torch.float32}
-        for name, dtype in names.items():
-            yield from _at(n, d, name, dtype, device)
+def jobs(device: str, quick: bool = False) -> list[Job]:
+    """Each layer at each size in float32; PMDN in half precision too, where the device is made for it."""
+    types = [name for name in TYPES if device == "cuda" or name == "float32"]
+    sizes = QUICK if quick else SIZES[device]
+    return [_job(n, d, name) for name in types for n, d in sizes]
 
 
-def _at(n: int, d: int, name: str, dtype: torch.dtype, device: str) -> Iterator[dict[str, Any]]:
-    design, encoded = metadata(n, device=device)
-    x = torch.randn(n, d, device=device).to(dtype)
-    gradient = torch.randn(n, d, device=device).to(dtype)
-    target = torch.empty_like(x)
-    where = {"n": n, "d": d, "q": design.whitening.shape[1] + 1, "type": name}
-    copy = seconds(lambda: target.copy_(x), device)
-    yield {**where, "layer": "copy", "pass": "copy", "seconds": copy, "ratio": 1.0}
-    plain: dict[str, Callable[[], MetadataLayer]] = {"pmdn": lambda: PMDN(design, d)}
-    if dtype == torch.float32:
-        plain |= {
-            "pmdn frozen": lambda: PMDN(design, d, gradient="frozen"),
-            "mdn": lambda: MDN(design, d),
-            "rmdn": lambda: RMDN(design, d),
-        }
-    for layer_name, make in plain.items():
-        layer = make().to(device)
-        for what, taken in _passes(layer, x, gradient, encoded, device):
-            yield {**where, "layer": layer_name, "pass": what, "seconds": taken, "ratio": taken / copy}
-    if dtype == torch.float32:
-        norm = torch.nn.BatchNorm1d(d).to(device)
-        taken = seconds(lambda: norm(x), device)
-        yield {**where, "layer": "batchnorm", "pass": "train", "seconds": taken, "ratio": taken / copy}
+def _job(n: int, d: int, type_: str) -> Job:
+    layers = tuple(LAYERS) if type_ == "float32" else ("pmdn",)
+    parts = tuple(partial(_measure, n, d, type_, (layer,)) for layer in layers)
+    rehearsals = tuple((lambda clock, part=part: list(part(clock))) for part in parts)
+    return Job("passes", f"{n} × {d:,}, {type_}", partial(_measure, n, d, type_, layers), rehearsals)
 
 
-def _passes(
-    layer: MetadataLayer, x: Tensor, gradient: Tensor, encoded: Tensor, device: str
-) -> Iterator[tuple[str, float]]:
-    layer.train()
-    rows = layer.prepare(encoded)  # shared by the layers of a network, so not part of one layer's pass
-    with torch.no_grad():
-        yield "train", seconds(lambda: layer.normalise(x, rows), device)
+def _measure(n: int, d: int, type_: str, layers: tuple[str, ...], clock: Clock) -> Iterator[Row]:
+    design, encoded = metadata(n, device=clock.device)
+    x = torch.randn(n, d, device=clock.device).to(TYPES[type_])
+    target, gradient = torch.empty_like(x), torch.randn_like(x)
+    where = {"n": n, "d": d, "q": design.whitening.shape[1] + 1, "type": type_}
+    for layer in layers:
+        calls: dict[str, Call] = {"copy": lambda: target.copy_(x)}
+        calls |= _passes(LAYERS[layer](design, d).to(clock.device).train(), x, gradient, encoded)
+        times = clock.together(calls)
+        for what, taken in times.items():
+            if what != "copy" or layer == layers[0]:
+                found = {"seconds": statistics.median(taken), "ratio": ratio(taken, times["copy"])}
+                yield {**where, "layer": layer if what != "copy" else "copy", "pass": what, **found}
+
+
+def _passes(layer: nn.Module, x: torch.Tensor, gradient: torch.Tensor, encoded: torch.Tensor) -> dict[str, Call]:
+    forward: Callable[[torch.Tensor], torch.Tensor] = layer
+    calls: dict[str, Call] = {}
+    if isinstance(layer, MetadataLayer):
+        rows = layer.prepare(encoded)  # shared by the layers of a network, so not part of one layer's pass
+        seen = layer.eval().prepare(encoded)
+        layer.train()
+        forward = partial(layer.normalise, rows=rows)
+        calls["eval"] = torch.no_grad()(lambda: layer.normalise(x, seen))
     leaf = x.detach().requires_grad_()
-    out = layer.normalise(leaf, rows)
-    yield "backward", seconds(lambda: torch.autograd.grad(out, leaf, gradient, retain_graph=True), device)
-    layer.eval()
-    rows = layer.prepare(encoded)
-    with torch.no_grad():
-        yield "eval", seconds(lambda: layer.normalise(x, rows), device)
+    out = forward(leaf)
+    calls["train"] = torch.no_grad()(lambda: forward(x))
+    calls["backward"] = lambda: torch.autograd.grad(out, leaf, gradient, retain_graph=True)
+    return {what: calls[what] for what in ("train", "backward", "eval") if what in calls}

@@ -5,40 +5,62 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from deconfound.benchmarks.timing import seconds
+from deconfound.benchmarks.job import Job, Row
+from deconfound.benchmarks.timing import Clock
 from deconfound.design import Design
 
+# What a fresh process runs, and which other one it is compared with.
+STARTS = {
+    "python": ("pass", None),
+    "import torch": ("import torch", None),
+    "import deconfound": ("import deconfound", "python"),
+    "all layers": (
+        "import deconfound as dc; dc.PMDN, dc.MDN, dc.RMDN, dc.AlternatingPMDN, dc.JointPMDN, dc.normalize",
+        "import torch",
+    ),
+    "deconfound --help": (
+        "import sys; sys.argv = ['deconfound', '--help']; from deconfound.cli import main; main()",
+        "python",
+    ),
+}
 
-def measure(device: str, quick: bool = False) -> Iterator[dict[str, Any]]:
-    """Seconds of fresh processes and of `encode`."""
+
+def jobs(device: str, quick: bool = False) -> list[Job]:
+    """Starts and encoding; on a GPU there is nothing more to say."""
     if device != "cpu":
-        return
-    nothing = _process("pass")
-    torch = _process("import torch")
-    yield {"what": "python", "seconds": nothing}
-    yield {"what": "import torch", "seconds": torch}
-    yield {"what": "import deconfound", "seconds": _process("import deconfound"), "over": nothing}
-    layers = _process("import deconfound as dc; dc.PMDN, dc.MDN, dc.RMDN, dc.AlternatingPMDN, dc.normalize")
-    yield {"what": "all layers", "seconds": layers, "over": torch}
-    help_ = _process("import sys; sys.argv = ['deconfound', '--help']; from deconfound.cli import main; main()")
-    yield {"what": "deconfound --help", "seconds": help_, "over": nothing}
+        return []
     rows = 10_000 if quick else 1_000_000
+    return [
+        Job("loading", "starts", partial(_starts, quick)),
+        Job("loading", f"encoding {rows:,} rows", partial(_encoding, rows)),
+    ]
+
+
+def _starts(quick: bool, clock: Clock) -> Iterator[Row]:
+    """Seconds of fresh processes, beside one another; a quick look leaves out those that load torch."""
+    starts = {what: start for what, start in STARTS.items() if not quick or start[1] != "import torch"}
+    if quick:
+        del starts["import torch"]
+    calls = {what: partial(_process, code) for what, (code, _) in starts.items()}
+    times = clock.together(calls, 0.0 if quick else 25.0, 1 if quick else 7)
+    medians = {what: statistics.median(found) for what, found in times.items()}
+    for what, (_, plain) in starts.items():
+        yield {"what": what, "seconds": medians[what], **({"over": medians[plain]} if plain else {})}
+
+
+def _encoding(rows: int, clock: Clock) -> Iterator[Row]:
     table = people(rows)
     design = Design(confounds=[f"x{k}" for k in range(7)] + ["site", "scanner"], keep=["label"]).fit(table)
-    yield {
-        "what": "encode",
-        "rows": rows,
-        "columns": 10,
-        "seconds": seconds(lambda: design.encode(table), "cpu", 5.0, 3),
-    }
-    batch = {name: values[:128] for name, values in table.items()}
-    yield {"what": "encode", "rows": 128, "columns": 10, "seconds": seconds(lambda: design.encode(batch), "cpu")}
+    for size in (rows, 128):
+        part = {name: values[:size] for name, values in table.items()}
+        taken = clock.seconds(partial(design.encode, part), 3.0 if size == rows else 0.3)
+        yield {"what": "encode", "rows": size, "columns": 10, "seconds": taken}
 
 
 def people(rows: int) -> dict[str, Any]:
@@ -50,11 +72,5 @@ def people(rows: int) -> dict[str, Any]:
     return table | {"label": rng.integers(0, 2, rows).astype(float)}
 
 
-def _process(code: str, repeats: int = 5) -> float:
-    """The median time of a fresh Python that runs the code."""
-    taken = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], capture_output=True)
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+def _process(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], capture_output=True)

@@ -96,12 +96,21 @@ def with_method(case: Case, method: str, design: Design, device: str) -> nn.Modu
     return model.train()
 
 
-def _with_norms(network: nn.Module, at: tuple[str, ...], example: Tensor, method: str) -> nn.Module:
-    """Usual normalisation in the same places."""
-    shapes: dict[str, torch.Size] = {}
+def features_bytes(case: Case, device: str) -> int:
+    """How much memory the features take that the layers normalise."""
+    network = case.build().to(device)
+    half = device == "cuda" and not case.precise
+    with torch.autocast(device, torch.bfloat16, enabled=half):
+        found = _outputs(network, case.at, torch.zeros(1, *case.shape, device=device))
+    return case.batch * sum(output.numel() * output.element_size() for output in found.values())
+
+
+def _outputs(network: nn.Module, at: tuple[str, ...], example: Tensor) -> dict[str, Tensor]:
+    """What some modules give for an example."""
+    found: dict[str, Tensor] = {}
     hooks = [
         network.get_submodule(path).register_forward_hook(
-            lambda module, inputs, output, path=path: shapes.update({path: output.shape})
+            lambda module, inputs, output, path=path: found.update({path: output})
         )
         for path in at
     ]
@@ -109,8 +118,13 @@ def _with_norms(network: nn.Module, at: tuple[str, ...], example: Tensor, method
         network(example)
     for hook in hooks:
         hook.remove()
-    for index, path in enumerate(at):
-        norm = _norm(shapes[path], method).to(example.device)
+    return found
+
+
+def _with_norms(network: nn.Module, at: tuple[str, ...], example: Tensor, method: str) -> nn.Module:
+    """Usual normalisation in the same places."""
+    for index, (path, output) in enumerate(_outputs(network, at, example).items()):
+        norm = _norm(output.shape, method).to(example.device)
         network.register_module(f"norm{index}", norm)
         network.get_submodule(path).register_forward_hook(_After(norm))
     return network

@@ -1,24 +1,34 @@
-"""`docs/performance.md` from the JSON of benchmark runs: `python -m deconfound.benchmarks.page`."""
+"""`docs/performance.md` and its figure from the JSON of benchmark runs: `python -m deconfound.benchmarks.page`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from deconfound.benchmarks import claims
+from deconfound.benchmarks import tables
+from deconfound.benchmarks.store import Result, rows
 
 DOCS = Path(__file__).parents[3] / "docs"
+FIGURE = "figures/growth.svg"
 
 OPENING = """# Performance
 
 Made by `python -m deconfound.benchmarks.page` from `docs/results/performance/*.json`; do not edit.
 
-Every figure is measured beside something plain in the same run, and what counts is the ratio: a layer's pass over its
-features beside a plain copy of them on the same device, a training step beside the same step of the plain network.
-`deconfound bench` (or `make bench`) measures on the CPU and `deconfound bench --device cuda` on a GPU; each writes its
-JSON and prints these tables, and `--check` ends with an error where a claim does not hold.
+Every figure is measured beside something plain in the same run, in rounds that take turns, and what counts is the
+ratio: a layer's pass over its features beside a plain copy of them on the same device, a training step beside the same
+step of the plain network. To run it again:
+
+```
+make bench                               # on the CPU, about five minutes on an idle machine
+deconfound bench --device cuda           # on a GPU; --minutes 8 stops there, with what matters most done first
+python -m deconfound.benchmarks.page     # this page, from the JSON put into docs/results/performance
+```
+
+Each run writes `<device>.json` after every row, so that a run that is stopped keeps what it has and the same command
+goes on from there; `--sections steps,growth` runs a part, `--check` ends with an error where a claim does not hold.
+Where nothing is installed, `PYTHONPATH=src python -m deconfound.cli bench` does the same.
 
 ## How a pass is done
 
@@ -32,98 +42,40 @@ regressors, in float64 and on a CPU, torch's own operations do the work.
 """
 
 
-def page(results: Iterable[Mapping[str, Any]]) -> str:
-    """The whole page."""
-    parts = [OPENING]
-    results = list(results)
+def page(results: Iterable[Result], figure: bool = True) -> str:
+    """The whole page; the growth figure is linked where there is something to show in it."""
+    parts, results = [OPENING], list(results)
     if all(result["device"] != "cuda" for result in results):
         parts.append("No figures of a GPU are here yet.\n")
+    if figure and any(rows(result, "growth") for result in results):
+        parts.append(f"![Cost of a PMDN layer against samples, features, metadata columns and layers]({FIGURE})\n")
     for result in results:
-        origin = result["origin"]
-        versions = ", ".join(f"{name} {number}" for name, number in origin["packages"].items())
-        where = f"{origin['machine']}, {origin['cores']} cores, {origin['threads']} threads"
-        title = "GPU" if result["device"] == "cuda" else "CPU"
-        parts.append(f"## {title}\n\n{where}; Python {origin['python']}, {versions}; commit `{origin['commit']}`.\n")
-        if result.get("note"):
-            parts.append(f"{result['note']}\n")
-        parts += [*_claims(result), *_sections(result)]
-    return "\n".join(parts)
+        parts += [_origin(result), tables.claimed(result), *tables.sections(result)]
+    return "\n".join(part for part in parts if part)
 
 
-def _claims(result: Mapping[str, Any]) -> list[str]:
-    rows = [
-        (claim.text, f"{claim.limit:g}", f"{claim.found:.3g}", "yes" if claim.holds else "**no**")
-        for claim in claims.check(result)
-    ]
-    return ["### Claims\n", _table(("claim", "at most", "found", "holds"), rows)] if rows else []
-
-
-def _sections(result: Mapping[str, Any]) -> list[str]:
-    parts: list[str] = []
-    rows: list[tuple[str, ...]]
-    heads: tuple[str, ...]
-    if result.get("passes"):
-        rows = [
-            (f"{row['n']} × {row['d']:,}", row["type"], row["layer"], row["pass"], _time(row["seconds"]), _ratio(row))
-            for row in result["passes"]
-        ]
-        heads = ("samples × features", "type", "layer", "pass", "time", "over a copy")
-        parts += ["### One layer's passes\n", _table(heads, rows)]
-    if result.get("steps"):
-        rows = [
-            (
-                row["network"], str(row["batch"]), row["mode"], row["method"],
-                _time(row["seconds"]) if "seconds" in row else row.get("fault", ""), _ratio(row),
-                f"{row['memory_ratio']:.2f}" if "memory_ratio" in row else "",
-            )
-            for row in result["steps"]
-        ]  # fmt: skip
-        heads = ("network", "batch", "mode", "method", "time", "over plain", "memory over plain")
-        parts += ["### Whole training steps\n", _table(heads, rows)]
-    if result.get("growth"):
-        rows = [
-            (row["axis"], str(row["n"]), f"{row['d']:,}", str(row["p"]), str(row["layers"]), _time(row["seconds"]))
-            for row in result["growth"]
-        ]
-        heads = ("what grows", "samples", "features", "metadata columns", "layers", "forward and backward")
-        parts += ["### Growth\n", _table(heads, rows)]
-    if result.get("metrics"):
-        rows = [(f"{row['n']:,}", str(row["d"]), row["by"], _time(row["seconds"])) for row in result["metrics"]]
-        parts += ["### Distance correlation\n", _table(("samples", "features", "by", "time"), rows)]
-    if result.get("loading"):
-        rows = [(_what(row), _time(row["seconds"])) for row in result["loading"]]
-        parts += ["### Loading and encoding\n", _table(("what", "time"), rows)]
-    return parts
-
-
-def _what(row: Mapping[str, Any]) -> str:
-    return f"encode {row['rows']:,} rows × {row['columns']} columns" if row["what"] == "encode" else str(row["what"])
-
-
-def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.2f} s"
-        if seconds >= 1
-        else f"{1000 * seconds:.3g} ms"
-        if seconds >= 1e-3
-        else f"{1e6 * seconds:.3g} µs"
-    )
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    return f"{row['ratio']:.2f}" if "ratio" in row else ""
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [" | ".join(heads), " | ".join("---" for _ in heads), *(" | ".join(row) for row in rows)]
-    return "\n".join(f"| {line} |" for line in lines) + "\n"
+def _origin(result: Result) -> str:
+    origin = result["origin"]
+    versions = ", ".join(f"{name} {number}" for name, number in origin["packages"].items())
+    title = "GPU" if result["device"] == "cuda" else "CPU"
+    where = f"{origin['machine']}, {origin['cores']} cores, {origin['threads']} threads"
+    source = f"commit `{origin['commit']}`" if origin["commit"] else f"source `{origin['code']}`"
+    text = f"## {title}\n\n{where}; Python {origin['python']}, {versions}; {source}.\n"
+    if result["quick"]:
+        text += "\nA quick run of small sizes, to see that everything runs: its figures mean nothing.\n"
+    if result.get("left_out"):
+        text += f"\nLeft out, for time: {'; '.join(result['left_out'])}.\n"
+    return text
 
 
 def main() -> None:
-    """Write the page from the committed results."""
-    found = sorted((DOCS / "results" / "performance").glob("*.json"))
-    results = [json.loads(path.read_text()) for path in found]
+    """Write the page and the figure from the committed results."""
+    results = [json.loads(path.read_text()) for path in sorted((DOCS / "results" / "performance").glob("*.json"))]
     (DOCS / "performance.md").write_text(page(results))
+    if any(rows(result, "growth") for result in results):
+        from deconfound.benchmarks.figures import growth
+
+        (DOCS / FIGURE).write_text(growth(results))
 
 
 if __name__ == "__main__":

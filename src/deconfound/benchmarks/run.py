@@ -1,96 +1,152 @@
-"""One run of the benchmarks: sections in order, with the origin of the figures."""
+"""One run of the benchmarks: jobs in order, kept as they go, until all are done or the time is up."""
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
+import time
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from deconfound.benchmarks import claims, growth, kernel_checks, layer_passes, loading, measures, steps
+from deconfound.benchmarks import growth, kernel_checks, layer_passes, loading, measures, rehearsal, steps, store
+from deconfound.benchmarks.job import Job, Row
+from deconfound.benchmarks.timing import Clock
 from deconfound.errors import OptionError
-from deconfound.training.provenance import commit
 
-SECTIONS = ("checks", "passes", "steps", "growth", "metrics", "loading")
+# In the order in which they run: what the claims need comes first.
+SECTIONS: Mapping[str, Callable[[str, bool], list[Job]]] = {
+    "checks": kernel_checks.jobs,
+    "passes": layer_passes.jobs,
+    "steps": steps.jobs,
+    "growth": growth.jobs,
+    "metrics": measures.jobs,
+    "loading": loading.jobs,
+    "tiles": kernel_checks.tile_jobs,
+}
+
+
+class Watcher:
+    """Is told how a run goes on; does nothing."""
+
+    def rehearse(self, pieces: int, processes: int) -> None:
+        """So many pieces are being compiled by so many processes."""
+
+    def begin(self, job: Job, done: int, total: int) -> None:
+        """A job begins."""
+
+    def row(self, job: Job, row: Row) -> None:
+        """A row was measured, and is on disk."""
+
+    def end(self, job: Job, taken: float) -> None:
+        """A job has ended after so many seconds."""
+
+
+def plan(
+    device: str, sections: Sequence[str] | None = None, modes: Sequence[str] | None = None, quick: bool = False
+) -> list[Job]:
+    """The jobs of some sections, in the order given.
+
+    Args:
+        device: "cpu" or "cuda".
+        sections: Which of `SECTIONS`; None for all of them.
+        modes: How whole steps run: "eager", "compiled", and on a GPU "graph"; None for "eager" on a CPU, all on a GPU.
+        quick: Small sizes, to see that everything runs; the figures mean nothing.
+    """
+    _check(device, sections, modes)
+    makers = dict(SECTIONS) | {"steps": partial(steps.jobs, modes=modes)}
+    return [job for section in (SECTIONS if sections is None else sections) for job in makers[section](device, quick)]
 
 
 def run(
     device: str,
-    sections: Sequence[str] = SECTIONS,
-    modes: Sequence[str] = ("eager",),
+    sections: Sequence[str] | None = None,
+    modes: Sequence[str] | None = None,
+    *,
     quick: bool = False,
-    tell: Callable[[str, dict[str, Any]], None] = lambda section, row: None,
-) -> dict[str, Any]:
-    """Measure and return everything as plain data.
+    folder: Path | None = None,
+    again: bool = False,
+    minutes: float | None = None,
+    watcher: Watcher | None = None,
+) -> store.Result:
+    """Measure, and return everything as plain data.
 
     Args:
-        device: "cpu" or "cuda".
-        sections: Which parts of `SECTIONS`.
-        modes: How whole steps run: "eager", "compiled", and on a GPU "graph".
-        quick: Small sizes, to see that everything runs; the figures mean nothing.
-        tell: Called with each row as it is measured.
+        device: See `plan`.
+        sections: See `plan`.
+        modes: See `plan`.
+        quick: See `plan`.
+        folder: Where `<device>.json` is written after every row. A run of the same code on the same machine goes on
+            from what is there; None keeps nothing.
+        again: Measure anew what is there.
+        minutes: Begin nothing after so many; what is left out is named under "left_out".
+        watcher: Is told how it goes.
     """
-    unknown = [name for name in sections if name not in SECTIONS]
-    if unknown:
-        raise OptionError(f"sections must be among {', '.join(SECTIONS)}; got {', '.join(unknown)}.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise OptionError("device must be one that torch sees; got 'cuda', and there is no GPU here. Use device='cpu'.")
+    jobs, watcher = plan(device, sections, modes, quick), watcher or Watcher()
+    if minutes is not None and minutes <= 0:
+        raise OptionError(f"minutes must be positive; got {minutes:g}.")
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    result = store.new(device, quick)
+    if folder is not None:
+        result = store.load(folder, result) or result
+    keep: Callable[[], object] = (lambda: None) if folder is None else partial(store.save, result, folder)
+    todo = [job for job in jobs if again or not store.whole(result, job)]
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
-    rows: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
-        "checks": lambda: kernel_checks.check(device) if device == "cuda" else iter(()),
-        "passes": lambda: layer_passes.measure(device, quick),
-        "steps": lambda: steps.measure(device, modes, quick=quick),
-        "growth": lambda: growth.measure(device, quick),
-        "metrics": lambda: measures.measure(device, quick),
-        "loading": lambda: loading.measure(device, quick),
-    }
-    result: dict[str, Any] = {"device": device, "quick": quick, "origin": origin(device)}
-    for section in sections:
-        result[section] = []
-        for row in rows[section]():
-            result[section].append(row)
-            tell(section, row)
+    if device == "cuda":
+        rehearsal.rehearse(plan_of=(device, sections, modes, quick), jobs=todo, watcher=watcher, minutes=minutes)
+    for number, job in enumerate(todo):
+        if end is not None and time.monotonic() > end:
+            break
+        watcher.begin(job, len(jobs) - len(todo) + number, len(jobs))
+        _one(result, job, Clock(device), end, keep, watcher)
+    result["left_out"] = [job.key for job in jobs if not store.whole(result, job)]
+    keep()
     return result
 
 
-def origin(device: str) -> dict[str, Any]:
-    """Where the figures come from."""
-    packages = {}
-    for name in ("deconfound", "torch", "triton", "numpy", "dcor", "statsmodels"):
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {
-        "machine": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "packages": packages,
-        "commit": commit(),
-    }
+def _one(
+    result: store.Result, job: Job, clock: Clock, end: float | None, keep: Callable[[], object], watcher: Watcher
+) -> None:
+    """Measure one job; its rows are kept one by one, also where a later one fails or the time is up."""
+    start = time.monotonic()
+    place = store.begin(result, job)
+    try:
+        for row in job.rows(clock):
+            place["rows"].append(row)
+            keep()
+            watcher.row(job, row)
+            if end is not None and time.monotonic() > end:
+                return
+        place["whole"] = True
+    except Exception as fault:  # a job that one machine does not bear must not end the run
+        if result["quick"]:
+            raise
+        place["fault"] = f"{type(fault).__name__}: {fault}"[:300]
+        place["whole"] = True
+    finally:
+        place["seconds"] = time.monotonic() - start
+        keep()
+        if clock.device == "cuda":
+            torch.cuda.empty_cache()
+        watcher.end(job, place["seconds"])
 
 
-def save(result: dict[str, Any], folder: Path) -> Path:
-    """Write `<device>.json`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result['device']}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    return path
-
-
-def broken(result: dict[str, Any]) -> list[str]:
-    """The claims that this run refutes; a quick one refutes nothing."""
-    if result["quick"]:
-        return []
-    return [
-        f"{claim.text}: at most {claim.limit:g}; got {claim.found:.3g}"
-        for claim in claims.check(result)
-        if not claim.holds
-    ]
+def _check(device: str, sections: Sequence[str] | None, modes: Sequence[str] | None) -> None:
+    """Refuse what cannot be run, all of it at once."""
+    faults = []
+    seen = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+    if device not in seen:
+        faults.append(f"device must be one that torch sees here, {' or '.join(seen)}; got {device!r}.")
+    for what, names, known in (
+        ("sections", sections, tuple(SECTIONS)),
+        ("modes", modes, steps.MODES.get(device, steps.MODES["cuda"])),
+    ):
+        unknown = [name for name in names or () if name not in known]
+        near = [match for name in unknown for match in get_close_matches(name, known, 1)]
+        if unknown or (names is not None and not names):
+            hint = f" Did you mean {', '.join(near)}?" if near else ""
+            faults.append(f"{what} must be among {', '.join(known)}; got {', '.join(unknown) or 'none'}.{hint}")
+    if faults:
+        raise OptionError(" ".join(faults))

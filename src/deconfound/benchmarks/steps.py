@@ -2,64 +2,113 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from deconfound.benchmarks.cohort import metadata
-from deconfound.benchmarks.networks import METHODS, Case, cases, with_method
-from deconfound.benchmarks.timing import host_seconds, peak_memory
+from deconfound.benchmarks.job import Job, Row
+from deconfound.benchmarks.networks import METHODS, Case, cases, features_bytes, with_method
+from deconfound.benchmarks.timing import Clock, kept_bytes, ratio
 from deconfound.layers import alternating_step, split_parameters
 
-
-def measure(
-    device: str, modes: Sequence[str], methods: Sequence[str] = METHODS, quick: bool = False, only: str = ""
-) -> Iterator[dict[str, Any]]:
-    """Time each network with each method, eager, compiled, or captured in a CUDA graph."""
-    for case in cases(quick, device):
-        if only not in case.name:
-            continue
-        for mode in modes:
-            plain: dict[str, Any] = {}
-            for method in methods:
-                found = _one(case, method, mode, device, quick)
-                if method == "none":
-                    plain = found
-                if "seconds" in found and "seconds" in plain:
-                    found["ratio"] = found["seconds"] / plain["seconds"]
-                    if plain.get("bytes"):
-                        found["memory_ratio"] = found["bytes"] / plain["bytes"]
-                yield {"network": case.name, "batch": case.batch, "mode": mode, "method": method, **found}
+MODES = {"cpu": ("eager", "compiled"), "cuda": ("eager", "graph", "compiled")}
+# A C++ compiler takes a minute for a network, so that on a CPU this is done only where it is asked for.
+USUAL = {"cpu": ("eager",), "cuda": ("eager", "graph", "compiled")}
+# Seconds for the steps of all methods together.
+BUDGET = {"cpu": 24.0, "cuda": 6.0}
 
 
-def _one(case: Case, method: str, mode: str, device: str, quick: bool) -> dict[str, Any]:
-    try:
-        step = training_step(case, method, mode, device)
-        for _ in range(3):
-            step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        rough = host_seconds(step, device, 2)
-        repeats = 3 if quick else max(5, min(100, int((0.5 if device == "cuda" else 4.0) / rough)))
-        found: dict[str, Any] = {"seconds": min(host_seconds(step, device, repeats) for _ in range(3))}
-        if device == "cuda" and mode == "eager":
-            found["bytes"] = peak_memory(step)
-        return found
-    except Exception as fault:  # one method that a mode does not serve must not end the run
-        if quick:
-            raise
-        return {"fault": f"{type(fault).__name__}: {fault}"[:300]}
-    finally:
-        torch._dynamo.reset()
-        if device == "cuda":
-            torch.cuda.empty_cache()
+def jobs(device: str, quick: bool = False, modes: Sequence[str] | None = None) -> list[Job]:
+    """Each network in each mode, with the modes in the order given."""
+    found = []
+    for mode in USUAL[device] if modes is None else modes:
+        for case in cases(quick, device):
+            methods = _methods(mode, device)
+            name = f"{case.name}, batch {case.batch}, {mode}"
+            rehearsals = tuple(partial(_rehearse, case, mode, method) for method in methods)
+            found.append(Job("steps", name, partial(_measure, case, mode, methods, quick), rehearsals))
+    return found
 
 
-def training_step(case: Case, method: str, mode: str, device: str) -> Callable[[], object]:
-    """A call that trains the network on one batch."""
+def _methods(mode: str, device: str) -> tuple[str, ...]:
+    if mode == "eager":
+        return METHODS
+    if device == "cpu":
+        return ("none", "batchnorm", "pmdn")
+    return METHODS[:-1]  # two optimisers in turn are not one graph
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of one method.
+
+    Attributes:
+        train: Trains the network on one batch.
+        loss: Its forward pass.
+    """
+
+    train: Callable[[], object]
+    loss: Callable[[], Tensor]
+
+
+def _measure(case: Case, mode: str, methods: Sequence[str], quick: bool, clock: Clock) -> Iterator[Row]:
+    steps: dict[str, Step] = {}
+    faults: dict[str, str] = {}
+    torch._dynamo.reset()
+    for method in methods:
+        try:
+            steps[method] = _warm(case, mode, method, clock)
+        except Exception as fault:  # one method that a mode does not serve must not end the run
+            if quick:
+                raise
+            faults[method] = f"{type(fault).__name__}: {fault}"[:300]
+    budget, most = (0.0, 3) if quick else (BUDGET[clock.device], 60)
+    calls = {method: step.train for method, step in steps.items()}
+    times = clock.together(calls, budget, most, loop=True)
+    memory = _memory(case, steps, clock) if mode == "eager" else {}
+    for method in methods:
+        found: Row = {"fault": faults[method]} if method in faults else {}
+        if method in times:
+            found["seconds"] = statistics.median(times[method])
+            if "none" in times:
+                found["ratio"] = ratio(times[method], times["none"])
+        where = {"network": case.name, "batch": case.batch, "mode": mode, "method": method}
+        yield {**where, **found, **memory.get(method, {})}
+
+
+def _memory(case: Case, steps: dict[str, Step], clock: Clock) -> dict[str, Row]:
+    """What each step keeps for backward, and on a GPU the most it holds."""
+    features = features_bytes(case, clock.device)
+    found: dict[str, Row] = {}
+    for method, step in steps.items():
+        found[method] = {"kept_bytes": kept_bytes(step.loss), "features_bytes": features}
+        if clock.device == "cuda":
+            found[method]["peak_bytes"] = clock.peak_memory(step.train)
+    return found
+
+
+def _warm(case: Case, mode: str, method: str, clock: Clock) -> Step:
+    step = training_step(case, method, mode, clock.device)
+    for _ in range(1 if clock.once else 3):
+        step.train()
+    clock.synchronise()
+    return step
+
+
+def _rehearse(case: Case, mode: str, method: str, clock: Clock) -> None:
+    torch._dynamo.reset()
+    _warm(case, mode, method, clock)
+
+
+def training_step(case: Case, method: str, mode: str, device: str) -> Step:
+    """One method's network with its batch, loss and optimiser."""
     design, encoded = metadata(case.batch, device=device)
     model = with_method(case, method, design, device)
     call: Callable[..., Tensor] = torch.compile(model) if mode == "compiled" else model
@@ -80,10 +129,10 @@ def training_step(case: Case, method: str, mode: str, device: str) -> Callable[[
     if method == "pmdn-alternating":
         network, coefficients = split_parameters(model)
         first, second = optimizer(network), optimizer(coefficients)
-        step: Callable[[], object] = lambda: alternating_step(model, loss, first, second)  # noqa: E731
+        train: Callable[[], object] = lambda: alternating_step(model, loss, first, second)  # noqa: E731
     else:
-        step = _plain_step(loss, optimizer(model.parameters()))
-    return captured(step) if mode == "graph" else step
+        train = _plain_step(loss, optimizer(model.parameters()))
+    return Step(_captured(train) if mode == "graph" else train, loss)
 
 
 def _plain_step(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], object]:
@@ -95,7 +144,7 @@ def _plain_step(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) ->
     return step
 
 
-def captured(step: Callable[[], object]) -> Callable[[], object]:
+def _captured(step: Callable[[], object]) -> Callable[[], object]:
     """The step as one CUDA graph, replayed by each call."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

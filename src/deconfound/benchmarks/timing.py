@@ -1,67 +1,122 @@
-"""Clocks: medians after a warm-up, in seconds."""
+"""Clocks: medians after a warm-up, and rounds that put what is compared through the same weather."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
+Call = Callable[[], object]
 
-def seconds(call: Callable[[], object], device: str, budget: float = 0.3, most: int = 50) -> float:
-    """The median time of a call, from as many as fit the budget.
+# A sample of a loop lasts at least this long, so that waiting for the device at its end does not count.
+SAMPLE = 0.02
+# A call this long is not repeated beyond what was needed to warm up.
+LONG = 1.0
 
-    On a GPU the calls are timed by events, so that what the host does in the meantime does not count.
+
+@dataclass(frozen=True)
+class Clock:
+    """Times calls on one device.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        once: Run each call once and time nothing: a rehearsal, which compiles what there is to compile.
     """
-    first = _host(call, device)
-    first = min(first, _host(call, device))
-    repeats = max(3, min(most, int(budget / max(first, 1e-6))))
-    if device == "cuda":
-        return _events(call, repeats)
-    return statistics.median(_host(call, device) for _ in range(repeats))
 
+    device: str
+    once: bool = False
 
-def host_seconds(call: Callable[[], object], device: str, repeats: int) -> float:
-    """Time per call with calls issued one after the other, as a training loop does: host and device together."""
-    call()
-    synchronise(device)
-    start = time.perf_counter()
-    for _ in range(repeats):
+    def seconds(self, call: Call, budget: float = 0.3, most: int = 50) -> float:
+        """The median time of a call, from as many as fit the budget."""
+        return statistics.median(self.together({"": call}, budget, most)[""])
+
+    def together(
+        self, calls: Mapping[str, Call], budget: float = 0.3, most: int = 50, loop: bool = False
+    ) -> dict[str, list[float]]:
+        """Times of some calls in rounds, so that whatever else slows the machine slows all of them alike.
+
+        Args:
+            calls: What is compared, by name.
+            budget: Seconds for all of them together.
+            most: Rounds at most.
+            loop: On a GPU time calls issued one after the other, host and device together, as a training loop does.
+                Otherwise events time them, so that what the host does in the meantime does not count.
+        """
+        if self.once:
+            for call in calls.values():
+                call()
+            self.synchronise()
+            return {name: [math.nan] for name in calls}
+        first = {name: self._host(call) for name, call in calls.items()}
+        single = {name: min(first[name], self._host(call)) if first[name] < LONG else first[name]
+                  for name, call in calls.items()}  # fmt: skip
+        if max(single.values()) > LONG and len(calls) == 1:
+            return {name: [taken] for name, taken in single.items()}
+        repeats = {name: max(1, int(SAMPLE / max(taken, 1e-6))) if loop else 1 for name, taken in single.items()}
+        a_round = sum(taken * repeats[name] for name, taken in single.items())
+        rounds = min(most, max(3, int(budget / max(a_round, 1e-6))))
+        if self.device == "cuda" and not loop:
+            return _by_events(calls, rounds)
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                times[name].append(self._host(call, repeats[name]))
+        return times
+
+    def synchronise(self) -> None:
+        """Wait for the device."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def peak_memory(self, call: Call) -> int:
+        """Bytes of GPU memory that a call needs at most beyond what was held before it."""
+        self.synchronise()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         call()
-    synchronise(device)
-    return (time.perf_counter() - start) / repeats
+        self.synchronise()
+        return torch.cuda.max_memory_allocated() - before
+
+    def _host(self, call: Call, repeats: int = 1) -> float:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        self.synchronise()
+        return (time.perf_counter() - start) / repeats
 
 
-def synchronise(device: str) -> None:
-    """Wait for the device."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+def ratio(times: Sequence[float], plain: Sequence[float]) -> float:
+    """The median over rounds of one call's time over another's."""
+    return statistics.median(one / other for one, other in zip(times, plain, strict=True))
 
 
-def peak_memory(call: Callable[[], object]) -> int:
-    """Bytes of GPU memory that a call needs at most beyond what was held before it."""
+def kept_bytes(forward: Call) -> int:
+    """Bytes that autograd keeps for backward after a forward pass, each piece of memory once."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward()  # held, so that no address is given out twice
+    total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    del result
+    return total
+
+
+def _by_events(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
+    pairs: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            call()
+            end.record()
+            pairs[name].append((start, end))
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
-def _host(call: Callable[[], object], device: str) -> float:
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
-
-
-def _events(call: Callable[[], object], repeats: int) -> float:
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
-    for start, end in pairs:
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    milliseconds: list[float] = [start.elapsed_time(end) for start, end in pairs]
-    return statistics.median(milliseconds) / 1000
+    return {name: [start.elapsed_time(end) / 1000 for start, end in found] for name, found in pairs.items()}

@@ -3,39 +3,100 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def bench(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     sections: Annotated[
-        str, typer.Option(help="Parts to run, with commas between: checks, passes, steps, growth, metrics, loading.")
-    ] = "checks,passes,steps,growth,metrics,loading",
-    modes: Annotated[str, typer.Option(help="How whole steps run: eager, compiled, graph.")] = "eager",
+        str | None,
+        typer.Option(
+            help="Parts to run, with commas between, in this order: checks, passes, steps, growth, metrics, loading, "
+            "tiles. All of them if not given."
+        ),
+    ] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(
+            help="How whole steps run: eager, compiled, and on a GPU graph. If not given, eager; on a GPU all."
+        ),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Begin nothing after so many minutes.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for <device>.json and <device>.md.")] = Path("runs/bench"),
-    quick: Annotated[bool, typer.Option(help="Small sizes: to see that it runs.")] = False,
-    check: Annotated[bool, typer.Option(help="End with an error where a claim does not hold.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what an earlier run has measured.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that it runs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="End with an error where a claim does not hold.")] = False,
 ) -> None:
-    """Measure what the layers cost, as ratios to plain networks and plain copies in the same run."""
+    """Measure what the layers cost, as ratios to plain networks and plain copies in the same run.
+
+    The JSON is written after every row: a run that is stopped keeps what it has, and the same command goes on from
+    there as long as code and machine are the same.
+    """
     from rich.console import Console
 
+    from deconfound.benchmarks.claims import broken
+    from deconfound.benchmarks.claims import check as check_claims
     from deconfound.benchmarks.page import page
-    from deconfound.benchmarks.run import broken, run, save
+    from deconfound.benchmarks.run import run
+    from deconfound.benchmarks.store import path_of
+    from deconfound.cli.bars import counted
 
     console = Console()
-
-    def tell(section: str, row: dict[str, Any]) -> None:
-        shown = " ".join(f"{key}={value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items())
-        console.print(f"{section}: {shown}", highlight=False, markup=False)
-
-    result = run(device, sections.split(","), modes.split(","), quick, tell)
-    path = save(result, out)
-    path.with_suffix(".md").write_text(page([result]))
+    with counted(console) as bar:
+        watcher = _watcher(console, bar)
+        try:
+            result = run(
+                device, _names(sections), _names(modes), quick=quick, folder=out, again=again, minutes=minutes,
+                watcher=watcher,
+            )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            bar.stop()
+            console.print("stopped; what was measured is kept, and the same command goes on from here", style="yellow")
+            raise typer.Exit(130) from stop
+    path = path_of(out, result)
+    path.with_suffix(".md").write_text(page([result], figure=False))
     console.print(f"Wrote {path} and {path.with_suffix('.md').name}.", highlight=False)
-    faults = broken(result)
+    if result["left_out"]:
+        console.print(f"left out, for time: {'; '.join(result['left_out'])}", style="yellow", highlight=False)
+    faults, claims = broken(result), check_claims(result)
+    if claims and not quick:
+        console.print(f"{len(claims) - len(faults)} of {len(claims)} claims held", highlight=False)
     for fault in faults:
-        console.print(f"[bold]claim does not hold:[/] {fault}", highlight=False)
+        console.print(f"[bold]not held:[/] {fault}", highlight=False)
     if check and faults:
         raise typer.Exit(1)
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _watcher(console: Console, bar: Any) -> Any:
+    from deconfound.benchmarks.run import Watcher
+    from deconfound.benchmarks.tables import headline
+
+    class Shown(Watcher):
+        """A bar over jobs, and a line for each row."""
+
+        task: Any = None
+
+        def rehearse(self, pieces: int, processes: int) -> None:
+            console.print(f"compiling {pieces} pieces in {processes} processes", style="dim", highlight=False)
+
+        def begin(self, job: Any, done: int, total: int) -> None:
+            if self.task is None:
+                self.task = bar.add_task(job.key, total=total)
+            bar.update(self.task, description=job.key, completed=done, total=total)
+
+        def row(self, job: Any, row: dict[str, Any]) -> None:
+            console.print(f"{job.key}: {headline(job.name, row)}", highlight=False, markup=False)
+
+        def end(self, job: Any, taken: float) -> None:
+            bar.advance(self.task)
+
+    return Shown()
