@@ -11,7 +11,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from deconfound.cli.bars import passing
-from deconfound.cli.running import ConfigPath, Jobs, Overrides, Slurm, SlurmWith, cluster_of, run_all, stop_on
+from deconfound.cli.running import (
+    ConfigPath,
+    Jobs,
+    Overrides,
+    SkipBad,
+    Slurm,
+    SlurmWith,
+    cluster_of,
+    run_all,
+    skipping,
+    stop_on,
+    telling,
+)
 
 
 def compare(
@@ -23,6 +35,7 @@ def compare(
     jobs: Jobs = 1,
     slurm: Slurm = False,
     slurm_with: SlurmWith = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train several methods on the same folds and seeds, and compare cost and what is left.
 
@@ -46,21 +59,20 @@ def compare(
     console = Console()
     wanted = {"methods": methods, "seeds": seeds, "batch_sizes": batch_sizes}
     lists = [f"compare.{key}=[{text}]" for key, text in wanted.items() if text]
-    chosen = load_config(config, [*(overrides or ()), *lists], look)
+    chosen = skipping(load_config(config, [*(overrides or ()), *lists], look), skip_bad)
     lines = entries(chosen)
-    failed = run_all(
-        console, [run for line in lines for run in line.runs.values()], jobs, cluster_of(slurm, slurm_with)
-    )
-    broken = {outcome.job.config.method.name for outcome in failed}
-    whole = [line for line in lines if line.method not in broken]
-    if not whole:
-        stop_on(failed, chosen.run.folder)
-    bar = passing(console)
-    with bar:
-        task = bar.add_task("comparing", total=None)
-        content, _ = compare_runs(
-            chosen, whole, lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-        )
+    runs = [run for line in lines for run in line.runs.values()]
+    with telling(console):
+        failed = run_all(console, runs, jobs, cluster_of(slurm, slurm_with))
+        broken = {outcome.job.config.method.name for outcome in failed}
+        whole = [line for line in lines if line.method not in broken]
+        if not whole:
+            stop_on(failed, chosen.run.folder)
+        with passing(console) as bar:
+            task = bar.add_task("comparing", total=None)
+            content, _ = compare_runs(
+                chosen, whole, lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+            )
     folder = Path(chosen.run.folder)
     write_text(folder / "report.html", comparison_page(content))
     _show(console, content)

@@ -7,7 +7,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from deconfound.cli.running import ConfigPath, Jobs, Overrides, Slurm, SlurmWith, cluster_of, run_all, stop_on
+from deconfound.cli.running import (
+    ConfigPath,
+    Jobs,
+    Overrides,
+    SkipBad,
+    Slurm,
+    SlurmWith,
+    cluster_of,
+    run_all,
+    skipping,
+    stop_on,
+    telling,
+)
 
 
 def fit(
@@ -16,6 +28,7 @@ def fit(
     jobs: Jobs = 1,
     slurm: Slurm = False,
     slurm_with: SlurmWith = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train one method on every fold of a config, and test it.
 
@@ -36,8 +49,10 @@ def fit(
     from deconfound.training.run import gather
 
     console = Console()
-    chosen = load_config(config, overrides or (), look)
-    stop_on(run_all(console, [chosen], jobs, cluster_of(slurm, slurm_with)), chosen.run.folder)
+    chosen = skipping(load_config(config, overrides or (), look), skip_bad)
+    with telling(console):
+        failed = run_all(console, [chosen], jobs, cluster_of(slurm, slurm_with))
+    stop_on(failed, chosen.run.folder)
     folder = Path(chosen.run.folder)
     content = gather(folder)
     view = Table(title=f"{chosen.method.name} · {len(content['folds'])} folds", title_justify="left")

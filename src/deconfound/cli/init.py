@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from deconfound.cli.running import SkipBad, telling
 from deconfound.errors import OptionError
 
 
@@ -22,6 +23,7 @@ def init(
     id: Annotated[str | None, typer.Option(help="Column that joins source and table.")] = None,
     out: Annotated[Path, typer.Option(help="Config to write.")] = Path("config.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the config.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Look at a table, say what is worth knowing, and write a config to start from.
 
@@ -37,8 +39,8 @@ def init(
     console = Console()
     if out.exists() and not force:
         raise OptionError(f"--out must be a new file; got {out}, which is there. Add --force to overwrite it.")
-    with console.status("looking at the table"):
-        made = start_from(table, _listed(label), _listed(confounds), source, person, id)
+    with telling(console), console.status("looking at the table"):
+        made = start_from(table, _listed(label), _listed(confounds), source, person, id, skip_bad=skip_bad)
     write_text(out, made.text)
     for line in made.noticed:
         console.print(f"• {line}", highlight=False, markup=False)

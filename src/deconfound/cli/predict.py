@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from deconfound.cli.running import SkipBad, telling
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run, as `deconfound fit` wrote it.")],
@@ -20,6 +22,7 @@ def predict(
     ] = None,
     fold: Annotated[int | None, typer.Option(help="Use one fold's model instead of the mean over all.")] = None,
     out: Annotated[Path, typer.Option(help="CSV to write.")] = Path("predictions.csv"),
+    skip_bad: SkipBad = False,
 ) -> None:
     """Predict new people with the models of a run.
 
@@ -35,8 +38,8 @@ def predict(
     from deconfound.training.predicting import predict as predict_rows
 
     console = Console()
-    with console.status("predicting"):
-        found = predict_rows(run, table, images, fold)
+    with telling(console), console.status("predicting"):
+        found = predict_rows(run, table, images, fold, skip_bad=skip_bad)
     write_text(out, found.to_csv())
     for line in found.assumed:
         console.print(line, style="yellow", highlight=False, markup=False)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from deconfound.errors import OptionError
+from deconfound.errors import DeconfoundWarning, OptionError
+
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
 
 ConfigPath = Annotated[str, typer.Argument(help="YAML file, as `deconfound init` writes it.", metavar="CONFIG")]
 Overrides = Annotated[
@@ -21,10 +27,47 @@ Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Folds that run at a tim
 Slurm = Annotated[
     bool, typer.Option("--slurm", help="Send the folds to a SLURM cluster as an array, and wait for them.")
 ]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Go on without scans that cannot be read or have no row of the table; name them."),
+]
 SlurmWith = Annotated[
     list[str] | None,
     typer.Option(help="Parameter of submitit: slurm_partition=gpu, timeout_min=120, gpus_per_node=1, mem_gb=16."),
 ]
+
+
+def skipping(config: Config, skip_bad: bool) -> Config:
+    """The config, with bad scans left out where that is asked for."""
+    from deconfound.training.sources import reads_scans
+
+    if not skip_bad:
+        return config
+    if not reads_scans(config.data):
+        raise OptionError(
+            f"--skip-bad must be given with scans; got data.source {config.data.source!r}, which holds none. Leave it "
+            "out."
+        )
+    return replace(config, data=replace(config.data, options={**config.data.options, "skip_bad": True}))
+
+
+@contextmanager
+def telling(console: Console) -> Iterator[None]:
+    """What the library warns of, on the console: once each, without the line of code that it comes from."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DeconfoundWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if not issubclass(category, DeconfoundWarning):
+                others(message, category, *rest, **named)
+            elif str(message) not in told:
+                told.add(str(message))
+                console.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+
+        warnings.showwarning = show
+        yield
 
 
 def cluster_of(slurm: bool, given: Sequence[str] | None) -> Any:

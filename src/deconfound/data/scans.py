@@ -151,8 +151,8 @@ def _settle(faults: list[str], good: int, skip_bad: bool) -> None:
         raise ScanError(
             f"every scan must be readable and have one row of the table; got {len(faults)} "
             f"{'fault' if len(faults) == 1 else 'faults'}:\n{listed}\n"
-            f"Correct them, or pass skip_bad=True (in a config, data.options.skip_bad) to go on with the {good} that "
-            "are right."
+            "Correct them, or pass skip_bad=True (--skip-bad of a command, data.options.skip_bad of a config) to go on "
+            f"with the {good} that are right."
         )
     if not good:
         raise ScanError(f"at least one scan must be readable and have a row of the table; got none.\n{listed}")

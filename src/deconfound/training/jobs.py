@@ -6,12 +6,13 @@ import json
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deconfound.errors import DeconfoundError, OptionError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.training.config import Config
 from deconfound.training.fold import RESULT, fold_folder, run_fold
 from deconfound.training.needs import need
@@ -131,7 +132,9 @@ def _parallel(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
 
 
 def _numbered(number: int, job: Job) -> tuple[int, Outcome]:
-    return number, run_job(job)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)  # `plan` has opened the same data and told them
+        return number, run_job(job)
 
 
 def _one_by_one(joblib: Any, jobs: Sequence[Job]) -> Iterator[Outcome]:

@@ -28,7 +28,7 @@ from deconfound.training.networks import build_network
 from deconfound.training.problem import id_column
 from deconfound.training.run import open_run
 from deconfound.training.scaling import Scaler
-from deconfound.training.sources import open_source
+from deconfound.training.sources import open_source, reads_scans
 from deconfound.training.tasks import Task, answers_of, scores_of
 
 AT_ONCE = 256
@@ -80,6 +80,8 @@ def predict(
     images: str | Path | None = None,
     fold: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    skip_bad: bool = False,
 ) -> Predictions:
     """Predict new rows with the models of a run's folds.
 
@@ -89,11 +91,12 @@ def predict(
         images: Where the samples are, if not in `table`: features, an array, or a folder of scans.
         fold: Use this fold's model alone; the mean over all folds if None.
         progress: Called with (folds done, folds).
+        skip_bad: Leave out scans that cannot be read or have no row of the table, and warn.
     """
     run = Path(run)
     config, about = open_run(run)
     numbers = _folds(run, len(about["folds"]), fold)
-    source = _new_rows(config, about, table, images)
+    source = _new_rows(config, about, table, images, skip_bad)
     shape = tuple(about["shape"])
     if tuple(source.shape) != shape:
         raise TableError(f"samples must have the shape {shape} of the run's; got {tuple(source.shape)}.")
@@ -141,7 +144,9 @@ def _folds(run: Path, count: int, fold: int | None) -> list[int]:
     return wanted
 
 
-def _new_rows(config: Config, about: dict[str, Any], table: str | Path, images: str | Path | None) -> Source:
+def _new_rows(
+    config: Config, about: dict[str, Any], table: str | Path, images: str | Path | None, skip_bad: bool
+) -> Source:
     names = tuple(about["inputs"]) or None
     data = replace(
         config.data,
@@ -150,6 +155,8 @@ def _new_rows(config: Config, about: dict[str, Any], table: str | Path, images: 
         features=names,
         id=config.data.id,
     )
+    if skip_bad and reads_scans(data):
+        data = replace(data, options={**data.options, "skip_bad": True})
     source = open_source(data, [])
     values = getattr(source, "values", None)
     if names and values is not None and config.data.missing_features == "error" and np.isnan(values).any():

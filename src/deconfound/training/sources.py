@@ -15,6 +15,12 @@ from deconfound.training.config import Data
 _SCANS = "deconfound.data.scans"
 
 
+def reads_scans(data: Data) -> bool:
+    """Whether a config names scans: neither an array nor a table, unless options make a list of paths of it."""
+    kind = Path(data.source).suffix.lower()
+    return kind not in (".npy", ".npz") and (kind not in TABLES or bool(data.options))
+
+
 def open_source(data: Data, roles: Sequence[str]) -> Source:
     """Open what `data.source` names: a table, an array, or else scans.
 
@@ -23,10 +29,9 @@ def open_source(data: Data, roles: Sequence[str]) -> Source:
         roles: Columns that are labels, confounds and the like, and so no features.
     """
     path = Path(data.source)
-    kind = path.suffix.lower()
-    if kind in TABLES and not data.options:  # with options of the reader of scans it is a list of paths
-        return open_table(path, table=data.table, id=data.id, features=data.features, roles=roles)
-    if kind in (".npy", ".npz"):
+    if not reads_scans(data):
+        if path.suffix.lower() in TABLES:
+            return open_table(path, table=data.table, id=data.id, features=data.features, roles=roles)
         return open_array(path, table=data.table, id=data.id, array=data.array)
     try:
         scans = import_module(_SCANS)

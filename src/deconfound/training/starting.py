@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
 from deconfound.training.checking import SITES, number_faults, slip
 from deconfound.training.config import Data
 from deconfound.training.needs import need
-from deconfound.training.sources import open_source
+from deconfound.training.sources import open_source, reads_scans
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms
 
@@ -48,6 +48,8 @@ def start_from(
     person: str | None = None,
     id: str | None = None,
     folder: str = "runs/run",
+    *,
+    skip_bad: bool = False,
 ) -> Start:
     """Look at a table and write the config of a first run.
 
@@ -59,10 +61,13 @@ def start_from(
         person: The column that names the person of a row.
         id: The column that joins `source` and `table`.
         folder: Where the run will lie.
+        skip_bad: Leave out scans that cannot be read or have no row of the table, and warn.
     """
     terms, faults = read_terms(confounds, "--confounds")
     columns = columns_of(terms)
     data = Data(str(source or table), tuple(labels), str(table) if source else None, id)
+    if skip_bad and reads_scans(data):
+        data = replace(data, options={"skip_bad": True})
     opened = open_source(data, [*labels, *columns, *PEOPLE, *([person] if person else [])])
     available = list(opened.table)
     faults += absent(list(labels), available, "--label") + absent(columns, available, "--confounds")
@@ -228,6 +233,7 @@ def _yaml(
     high = f"  positive: {show(task.levels[0][1])} # the level that a high score stands for\n"
     positive = high if task.kind == "binary" else ""
     joined = f"  table: {show(data.table)}\n" if data.table else ""
+    joined += f"  options: {show(data.options)}\n" if data.options else ""
     key = f"  id: {show(data.id)}\n" if data.id else "  # id: participant_id        # names rows in predictions\n"
     stratify = show([*task.labels, site]) if site else show(list(task.labels))
     leave = f"    # or leave-one-out with column: {show(site)}" if site else "    # or leave-one-out, or column"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,9 @@ def _make_maps(plan: Plan, out: Path, volumes: Volumes, cohort: Cohort, progress
     if progress is not None:
         progress("maps of the coefficients", 0, 1)
     batch = SHOWN_BATCH if SHOWN_BATCH in plan.batch_sizes else plan.batch_sizes[0]
-    trainer = Trainer(plan, volumes, None, divide(plan, cohort)[0], seed=1000 * plan.seed)
+    # Where the confounds are is learned well before the labels are.
+    third = replace(plan, epochs=-(-plan.epochs // 3), least_steps=plan.least_steps // 3)
+    trainer = Trainer(third, volumes, None, divide(plan, cohort)[0], seed=1000 * plan.seed)
     save_maps(train_maps(trainer, batch), out)
 
 
