@@ -98,6 +98,6 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    size=32, members=2, arms=("baseline", "pmdn-before"), filters=(4, 8, 16, 16), epochs=12, permutations=99,
+    size=32, members=2, arms=("baseline", "pmdn"), filters=(4, 8, 16, 16), epochs=12, permutations=99,
     bootstraps=200,
 )  # fmt: skip

@@ -1,0 +1,70 @@
+"""From the trainings to `results.json`: every arm measured and audited, and nothing kept about a single person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from deconfound.auditing import audit
+from deconfound.experiments.oasis.linear import linear_members
+from deconfound.experiments.oasis.member import Outcome
+from deconfound.experiments.oasis.people import Scanned, on_device
+from deconfound.experiments.oasis.plan import Plan
+from deconfound.experiments.oasis.results import OLD, Line, measure
+from deconfound.experiments.oasis.scores import Cells, People, Scores, people_of, score, test_folds
+
+# Ridge regression reads voxels of this edge: finer ones make it slower and no better.
+LINEAR_EDGE = 32
+
+
+def summarise(plan: Plan, people: Scanned, outcomes: Mapping[tuple[int, str, int], Outcome]) -> dict[str, Any]:
+    """Measure and audit every arm, a linear model, and age by itself."""
+    volumes = on_device(people, min(LINEAR_EDGE, plan.size), torch.device("cpu"), plan.task)
+    cells: Cells = {**outcomes, **linear_members(plan, volumes)}
+    arms = ("linear", *plan.arms)
+    persons = people_of(people.table, test_folds(cells, plan, plan.arms[0], len(people)))
+    scores = {arm: score(cells, plan, arm, people.table, persons) for arm in arms}
+    lines = [measure("age", persons.table["age"], persons.table, plan.bootstraps)]
+    for arm, found in scores.items():
+        for afterwards, values in ((False, found.trained), (True, found.afterwards)):
+            lines.append(measure(arm, values, persons.table, plan.bootstraps, afterwards, found.seconds))
+    counted = {"scans": len(people), "people": len(persons.table["age"]), **_counts(persons)}
+    return {"counts": counted, "lines": [line.to_dict() for line in lines], "audit": _audit(plan, scores, persons)}
+
+
+def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, Any]:
+    """What `dc.audit` says of the scores, and of the hidden features of the networks."""
+    options: dict[str, Any] = {
+        "confounds": ["age", "sex"], "labels": ["dementia"], "fold": "fold", "embedding": False,
+        "permutations": plan.permutations, "bootstraps": plan.bootstraps,
+    }  # fmt: skip
+    features = {arm: found.features for arm, found in scores.items() if found.features.shape[1]}
+    trained = {arm: found.trained for arm, found in scores.items() if arm in features}
+    after = {f"{arm}, afterwards": found.afterwards for arm, found in scores.items()}
+    linear = {arm: found.trained for arm, found in scores.items() if arm not in features}
+    networks = audit(trained, persons.table, features=features, **options)
+    others = audit({**linear, **after}, persons.table, **options)
+    found = [networks.to_dict(), others.to_dict()]
+    return {
+        "about": found[0]["about"],
+        "notes": found[0]["notes"],
+        "verdicts": [verdict for each in found for verdict in each["verdicts"]],
+        "rows": [row for each in found for row in each["rows"]],
+    }
+
+
+def _counts(persons: People) -> dict[str, int]:
+    old, dementia = persons.table["age"] >= OLD, persons.table["dementia"] == 1
+    return {
+        "controls": int((~dementia).sum()),
+        "dementia": int(dementia.sum()),
+        "controls of 60 and older": int((~dementia & old).sum()),
+        "dementia of 60 and older": int((dementia & old).sum()),
+    }
+
+
+def read_lines(results: dict[str, Any]) -> list[Line]:
+    """The lines of `results.json`."""
+    return [Line.from_dict(plain) for plain in results["lines"]]
