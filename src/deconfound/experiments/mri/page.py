@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,13 +30,13 @@ TABLE_THREE = (
     "than Table 2 looks at together, so its correlations are larger and only their difference is shown."
 )
 COMPARISON = (
-    "Dots and 95 % intervals. Left of all: an arm that uses the confounds falls below the others where the labels are "
-    "independent of them. Right: what the logits still say about age, sex and site among people of equal diagnosis."
+    "Left: an arm that leans on the confounds loses accuracy where the labels are independent of them. Right: what the "
+    "logits still say about age, sex and site among people of equal diagnosis. Bars are 95 % intervals."
 )
 TSNE = "Test people by their last hidden features. A map that falls apart by colour gives the confound away."
 MAPS_LEAD = (
-    "Size of the coefficients of a layer in the first residual block (root mean square over channels, features per "
-    "unit of the confound), over the mean brain."
+    "How much a layer in the first residual block takes out at each place, over the mean brain: root mean square over "
+    "channels of β, in features per year of age, for men against women, and for a site against ADNI."
 )
 
 
@@ -99,15 +98,15 @@ def block(results: Results, folder: str, maps: bool) -> str:
     """
     parts = [
         f"![Accuracy and correlations of every arm]({folder}/comparison.png)", COMPARISON,
-        "## Table 1", TABLE_ONE, table_one(results).markdown(),
-        "## Table 2", TABLE_TWO, table_two(results).markdown(), *_listed(gaps(results)),
-        "## Ours against each other arm", TABLE_THREE, *_listed(not_first(results)), table_three(results).markdown(),
+        "### Table 1", TABLE_ONE, table_one(results).markdown(),
+        "### Table 2", TABLE_TWO, table_two(results).markdown(), *_listed(gaps(results)),
+        "### Ours against each other arm", TABLE_THREE, *_listed(not_first(results)), table_three(results).markdown(),
     ]  # fmt: skip
     if results.clouds:
-        parts += ["## t-SNE", TSNE, f"![People by site and sex]({folder}/tsne.png)"]
+        parts += ["### t-SNE", TSNE, f"![People by site and sex]({folder}/tsne.png)"]
     if maps:
-        parts += ["## Coefficients in space", MAPS_LEAD, f"![Slices of the coefficients]({folder}/maps.png)"]
-    parts += ["## Where these numbers come from", *_listed(_made(results))]
+        parts += ["### Coefficients in space", MAPS_LEAD, f"![Slices of the coefficients]({folder}/maps.png)"]
+    parts += ["### Where these numbers come from", f"[All numbers]({folder}/{RESULTS}).", *_listed(_made(results))]
     return "\n\n".join(parts)
 
 
@@ -145,13 +144,8 @@ def _with_notes(table: str, notes: Sequence[str]) -> str:
     return "\n\n".join([table, *_listed(notes)]) + "\n"
 
 
-def main(page: str = "docs/mri.md", folder: str = "docs/results/mri") -> None:
-    """Put the results of a folder into the docs page: `python -m deconfound.experiments.mri.page`."""
-    results = Results.from_dict(read_json(Path(folder) / RESULTS))
-    seen = Path(folder).relative_to(Path(page).parent).as_posix()
-    text = Path(page).read_text(encoding="utf-8")
-    write_text(Path(page), filled(text, block(results, seen, (Path(folder) / MAPS).exists())))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def fill_page(page: Path, folder: Path) -> None:
+    """Put the results of a folder into the docs page, between its marks."""
+    results = Results.from_dict(read_json(folder / RESULTS))
+    seen = folder.relative_to(page.parent).as_posix()
+    write_text(page, filled(page.read_text(encoding="utf-8"), block(results, seen, (folder / MAPS).exists())))
