@@ -19,6 +19,7 @@ from deconfound.cli.fit import fit
 from deconfound.cli.init import init
 from deconfound.cli.predict import predict
 from deconfound.cli.reproduce import reproduce
+from deconfound.cli.reproduce_oasis import oasis
 from deconfound.errors import DeconfoundError
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app.command()(init)
 app.command()(fit)
 app.command()(compare)
 app.command()(predict)
+reproduce.command()(oasis)
 app.add_typer(reproduce, name="reproduce")
 app.command()(bench)
 

@@ -12,7 +12,7 @@ from deconfound.experiments.oasis.linear import linear_members
 from deconfound.experiments.oasis.member import Outcome
 from deconfound.experiments.oasis.people import Scanned, on_device
 from deconfound.experiments.oasis.plan import Plan
-from deconfound.experiments.oasis.results import OLD, Line, measure
+from deconfound.experiments.oasis.results import OLD, measure
 from deconfound.experiments.oasis.scores import Cells, People, Scores, people_of, score, test_folds
 
 # Ridge regression reads voxels of this edge: finer ones make it slower and no better.
@@ -51,7 +51,7 @@ def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, 
         "about": found[0]["about"],
         "notes": found[0]["notes"],
         "verdicts": [verdict for each in found for verdict in each["verdicts"]],
-        "rows": [row for each in found for row in each["rows"]],
+        "rows": [row for each in found for row in each["rows"] if not row["level"]],
     }
 
 
@@ -63,8 +63,3 @@ def _counts(persons: People) -> dict[str, int]:
         "controls of 60 and older": int((~dementia & old).sum()),
         "dementia of 60 and older": int((dementia & old).sum()),
     }
-
-
-def read_lines(results: dict[str, Any]) -> list[Line]:
-    """The lines of `results.json`."""
-    return [Line.from_dict(plain) for plain in results["lines"]]
