@@ -24,6 +24,7 @@ from deconfound.experiments.mri.measures import correlations, drawn_again, group
 from deconfound.experiments.mri.page import BEGIN, END, block, filled, remake
 from deconfound.experiments.mri.results import Line, Results, Trial, Value, around, over_folds
 from deconfound.experiments.mri.running import divide, run_maps, simulate
+from deconfound.experiments.mri.store import definition
 from deconfound.experiments.mri.tables import gaps, not_first, table_three, verdict
 from deconfound.methods import Setting, TrainingBatch, method
 
@@ -55,9 +56,8 @@ def tiny(tmp_path_factory):
 def test_the_full_plan_is_the_papers():
     assert FULL.batch_sizes == (20, 80, 160, 240)
     assert (FULL.size, FULL.folds, FULL.run_folds, FULL.people) == (64, 5, 5, None)
-    assert ARMS["mdn"].at == ARMS["pmdn"].at == ("relu1", "relu2", "fc3")
+    assert ARMS["mdn"].at == ARMS["rmdn"].at == ARMS["pmdn-paper"].at == ("relu1", "relu2", "fc3")
     assert ARMS["bn"].at == ("relu1", "relu2")
-    assert ARMS["pmdn-before"].at == ("fc1", "fc2", "fc3")
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
     assert len(FULL.cells()) == 4 * 5 * len(ARMS)
     assert FULL.epochs_for(20, 860) == 30
@@ -175,7 +175,7 @@ def test_broken_trainings_and_those_of_an_arm_that_has_changed_are_named_togethe
     monkeypatch.setitem(ARMS, "pmdn", replace(ARMS["pmdn"], at=("fc3",)))
     with pytest.raises(RunError, match=r"has 3 faults(?s:.*)fold1\.npz must be a finished training; got") as got:
         run_mri(**(options | {"out": tmp_path / "out"}))
-    assert got.match("must be a training of the arm 'pmdn' as it is; got one of .*'relu1'")
+    assert got.match("must be a training of the arm 'pmdn' as it is; got one of {'title': 'PMDN .*'method': 'pmdn'")
 
 
 def test_folds_hold_every_site_and_group_evenly():
@@ -263,7 +263,7 @@ def made_up(changes):
     plan = {"batch_sizes": [20], "arms": ["mdn", "pmdn"], "run_folds": 3}
     lines = tuple(line(arm, *values) for arm, values in changes.items())
     chance = {"age": 0.05, "sex": 0.05, "site": 0.0}
-    arms = {"mdn": {"title": "MDN"}, "pmdn": {"title": "PMDN (ours)"}}
+    arms = {"mdn": definition("mdn"), "pmdn": {**definition("pmdn"), "title": "PMDN (ours)"}}
     return Results(plan, "", arms, [], {}, lines, chance, chance, 0.8, 0.87, {"simulated": [], "paper": []}, ())
 
 
@@ -288,6 +288,7 @@ def test_the_docs_page_is_filled_between_its_marks():
     assert page.startswith("before")
     assert page.endswith("after\n")
     assert "stale" not in page
+    assert "| MDN | `mdn` | `relu1`, `relu2`, `fc3` | – | – |" in page
     assert "| 20 | MDN | +10.0 | ahead (one fold) |" in page
     assert filled(page, block(results, "results/mri", maps=False)) == page
     with pytest.raises(OptionError, match="the page must hold <!-- begin results --> and"):

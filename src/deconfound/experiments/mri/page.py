@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from deconfound.errors import OptionError
 from deconfound.experiments.mri.drawing import draw_comparison, draw_tsne
 from deconfound.experiments.mri.maps import FILE as MAPS
 from deconfound.experiments.mri.maps import PICTURE, write_files
 from deconfound.experiments.mri.results import OURS, Results
-from deconfound.experiments.mri.tables import gaps, mean_chance, not_first, table_one, table_three, table_two
+from deconfound.experiments.mri.tables import (
+    arms_table,
+    gaps,
+    mean_chance,
+    not_first,
+    table_one,
+    table_three,
+    table_two,
+)
 from deconfound.report.sheet import Figure, Section, sheet
 from deconfound.training.files import read_json, write_bytes, write_text
 
 RESULTS = "results.json"
 BEGIN, END = "<!-- begin results -->", "<!-- end results -->"
 
+ARMS = (
+    "Where each method acts in the network; all else is equal. `fc1` and `fc2` are before a ReLU, `relu1` and `relu2` "
+    "after it, `fc3` is the logits, `blocks` the ResNet's output."
+)
 TABLE_ONE = "Counts of people, with the paper's in brackets."
 TABLE_TWO = (
     "The paper's rows first: correlations of the logits with age, sex (|Pearson|) and site (dcor²), and accuracy (both "
@@ -72,6 +85,7 @@ def write_report(results: Results, folder: Path) -> Path:
     write_text(folder / "table3.md", _with_notes(table_three(results).markdown(), not_first(results)))
     shown = [
         Section("Every arm at every batch size", COMPARISON, Figure(comparison, "accuracy and correlations by arm")),
+        Section("Arms", f"{ARMS} {_plan(results)}", arms_table(results)),
         Section("Table 1", TABLE_ONE, table_one(results)),
         Section("Table 2", TABLE_TWO, table_two(results, "")),
         Section("Ours against each other arm", " ".join([TABLE_THREE, *notes]), table_three(results, "")),
@@ -98,6 +112,7 @@ def block(results: Results, folder: str, maps: bool) -> str:
     """
     parts = [
         f"![Accuracy and correlations of every arm]({folder}/comparison.png)", COMPARISON,
+        "### Arms", f"{ARMS} {_plan(results)}", arms_table(results).markdown(),
         "### Table 1", TABLE_ONE, table_one(results).markdown(),
         "### Table 2", TABLE_TWO, table_two(results).markdown(), *_listed(gaps(results)),
         "### Ours against each other arm", TABLE_THREE, *_listed(not_first(results)), table_three(results).markdown(),
@@ -129,6 +144,19 @@ def _made(results: Results) -> list[str]:
             f"{packages}. Command: {source['command']}"
         )
     return lines
+
+
+def _plan(results: Results) -> str:
+    """The settings of all trainings."""
+    left_out = ("batch_sizes", "run_folds", "arms", "people", "bootstraps")
+    words = [
+        f"{name.replace('_', ' ')} {_words(value)}" for name, value in results.plan.items() if name not in left_out
+    ]
+    return f"Settings: {', '.join(words)}."
+
+
+def _words(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _range(values: Sequence[float], form: str) -> str:

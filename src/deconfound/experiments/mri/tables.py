@@ -23,6 +23,18 @@ def table_one(results: Results) -> Table:
     return Table(["site", *GROUPS, "F/M", "age"], rows)
 
 
+def arms_table(results: Results) -> Table:
+    """What each arm is."""
+    rows = []
+    for arm in results.present:
+        made = results.arms[arm]
+        options = ", ".join(f"{name} {value}" for name, value in made["options"].items())
+        places, norms = (", ".join(f"`{name}`" for name in made[key]) or "–" for key in ("at", "layer_norm"))
+        rows.append([results.title(arm), f"`{made['method']}`", "–" if made["method"] == "none" else places, norms,
+                     options or "–"])  # fmt: skip
+    return Table(["arm", "method", "places", "LayerNorm after", "options"], rows)
+
+
 def table_two(results: Results, bold: str = "**") -> Table:
     """Table 2 in the paper's layout, with the correlations within groups and the accuracy on independent people.
 
