@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,10 @@ def linear_members(plan: Plan, volumes: Volumes) -> dict[tuple[int, str, int], O
     found = {}
     for member in range(plan.members):
         for number in range(plan.folds):
-            started = time.monotonic()
             fold = divide(plan, volumes.table, number, member)
             scores = ridge_scores(products, target, fold.train).astype(np.float32)
             held, test = scores[fold.validation], scores[fold.test]
             nothing = np.empty((len(test), 0), np.float32)
-            seconds = time.monotonic() - started
             found[member, "linear", number] = Outcome(
                 fold.validation, held, fold.test, test, test, nothing, [], seconds
             )
@@ -54,8 +51,9 @@ def ridge_scores(products: NDArray[Any], target: NDArray[Any], train: NDArray[An
     best: tuple[float, NDArray[Any]] = (np.inf, outcome)
     for penalty in PENALTIES * values[-1]:
         weights = vectors @ (along / (values + penalty))
-        leverage = ((vectors**2) * (1 / (values + penalty))).sum(axis=1)
-        error = float(np.mean((weights / leverage) ** 2))
+        # A residual is penalty · weight, and 1 − leverage what divides it, with the mean's own leverage of 1 / n.
+        rest = penalty * (vectors**2 / (values + penalty)).sum(axis=1) - 1 / len(train)
+        error = float(np.mean((penalty * weights / rest) ** 2))
         if error < best[0]:
             best = (error, weights)
     rows = products[:, train]

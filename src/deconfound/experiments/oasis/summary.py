@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from deconfound.auditing import audit
+from deconfound.errors import DeconfoundWarning
 from deconfound.experiments.oasis.linear import linear_members
 from deconfound.experiments.oasis.member import Outcome
 from deconfound.experiments.oasis.people import Scanned, on_device
@@ -44,12 +46,14 @@ def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, 
     trained = {arm: found.trained for arm, found in scores.items() if arm in features}
     after = {f"{arm}, afterwards": found.afterwards for arm, found in scores.items()}
     linear = {arm: found.trained for arm, found in scores.items() if arm not in features}
-    networks = audit(trained, persons.table, features=features, **options)
-    others = audit({**linear, **after}, persons.table, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)  # the results keep them as notes
+        networks = audit(trained, persons.table, features=features, **options)
+        others = audit({**linear, **after}, persons.table, **options)
     found = [networks.to_dict(), others.to_dict()]
     return {
         "about": found[0]["about"],
-        "notes": found[0]["notes"],
+        "notes": [note for each in found for note in each["notes"]],
         "verdicts": [verdict for each in found for verdict in each["verdicts"]],
         "rows": [row for each in found for row in each["rows"] if not row["level"]],
     }

@@ -48,9 +48,10 @@ def audit_table(results: Mapping[str, Any]) -> Table:
     for verdict in results["audit"]["verdicts"]:
         arm, _, after = verdict["model"].partition(", ")
         found = _row(results, verdict)
-        dcor2 = f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+        numbers = [found[name] for name in ("value", "low", "high", "p")]
+        value, low, high, p = ("–" if number is None else f"{number:.3f}" for number in numbers)
         where = "hidden features" if verdict["space"] == "features" else f"score{' ' + after if after else ''}"
-        said = [where, verdict["confound"], verdict["headline"], dcor2, f"{found['p']:.3f}"]
+        said = [where, verdict["confound"], verdict["headline"], f"{value} ({low} to {high})", p]
         rows.append([title(arm), *said])
     order = {arm: number for number, arm in enumerate(dict.fromkeys(row[0] for row in rows))}
     rows.sort(key=lambda row: (order[row[0]], row[1] != "score", row[1]))

@@ -1,0 +1,360 @@
+"""The OASIS-1 experiment in small: who is in which part, what scores are made of, and that a run goes on."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from deconfound.cli import app
+from deconfound.errors import OptionError, RunError, TableError
+from deconfound.experiments.oasis import ARMS, FULL, QUICK, Plan, Scanned, read_people, run_oasis, write_people
+from deconfound.experiments.oasis.augment import Augment
+from deconfound.experiments.oasis.linear import ridge_scores
+from deconfound.experiments.oasis.member import Outcome, divide, read_outcome, train_member
+from deconfound.experiments.oasis.page import write_report
+from deconfound.experiments.oasis.people import on_device
+from deconfound.experiments.oasis.results import Line, measure
+from deconfound.experiments.oasis.scores import explained, people_of, score
+from deconfound.experiments.oasis.tables import lines_of, score_table, sentence
+from tests.data.scan_files import write_scan
+
+ROOT = Path(__file__).parents[2]
+OASIS = Path(os.environ.get("DECONFOUND_DATA", ROOT.parent / "shared" / "data")) / "oasis1"
+TINY = Plan(
+    size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), epochs=1, age_df=1,
+    permutations=19, bootstraps=40,
+)  # fmt: skip
+
+
+def made_up(people=60, seed=0):
+    """Scans of people whose brightness falls with age and with dementia, which is found in the old; some come twice."""
+    random = np.random.default_rng(seed)
+    age = np.where(np.arange(people) % 3 == 0, random.uniform(20, 59, people), random.uniform(60, 90, people))
+    dementia = ((age >= 60) & (random.random(people) < 0.5)).astype(np.int64)
+    person = np.concatenate([np.arange(people), np.flatnonzero(age < 60)[:5]])
+    volumes = np.zeros((len(person), 64, 64, 64), np.uint8)
+    bright = 200 - age[person] - 30 * dementia[person] + random.normal(0, 3, len(person))
+    volumes[:, 4:60, 4:60, 4:60] = bright[:, None, None, None].astype(np.uint8)
+    sex = np.where(np.arange(people) % 2, "M", "F")
+    table = {"age": age[person], "sex": sex[person], "dementia": dementia[person], "person": person}
+    return Scanned(volumes, table, "made up")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A finished tiny experiment, stopped once on the way."""
+    root = tmp_path_factory.mktemp("oasis")
+    people = made_up()
+    options = {"plan": TINY, "out": root / "out", "device": "cpu"}
+    assert run_oasis(people, **options, minutes=0) is None
+    calls = []
+    results = run_oasis(people, **options, progress=lambda *state: calls.append(state))
+    return root / "out", people, options, results, calls
+
+
+@pytest.fixture
+def bids(tmp_path):
+    """Three people in a BIDS folder."""
+    root = tmp_path / "bids"
+    lines = ["participant_id\tage\tsex\tdiagnosis"]
+    for number, diagnosis in enumerate(["control", "dementia", "control"]):
+        lines.append(f"sub-{number}\t{60 + number}\t{'FMF'[number]}\t{diagnosis}")
+        for session in (1, 2) if number == 0 else (1,):
+            name = f"sub-{number}_ses-{session}_T1w.nii.gz"
+            write_scan(root / f"sub-{number}" / f"ses-{session}" / "anat" / name, seed=10 * number + session)
+    (root / "participants.tsv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_a_prepared_file_holds_what_the_folder_holds_and_no_identifier(bids, tmp_path, monkeypatch):
+    monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
+    people = read_people(bids, progress=False)
+    assert people.volumes.shape == (4, 64, 64, 64)
+    assert people.table["dementia"].tolist() == [0, 0, 1, 0]
+    assert people.table["person"].tolist() == [0, 0, 1, 2]
+    write_people(people, tmp_path / "people.npz")
+    monkeypatch.setattr("deconfound.experiments.oasis.people.open_scans", lambda *_: pytest.fail("scans were read"))
+    again = read_people(tmp_path / "people.npz")
+    assert again.fingerprint == people.fingerprint
+    assert np.array_equal(again.volumes, people.volumes)
+    assert all(np.array_equal(again.table[name], column) for name, column in people.table.items())
+    with np.load(tmp_path / "people.npz") as kept:
+        assert not any("sub-" in str(kept[name]) for name in kept.files if name != "volumes")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("diagnosis", "dx", "must have the columns age, sex and diagnosis; got none called diagnosis"),
+        ("dementia", "mci", "diagnosis must be 'control' or 'dementia'; got 'mci'"),
+    ],
+)
+def test_a_table_that_does_not_answer_the_question_is_refused(bids, tmp_path, monkeypatch, old, new, text):
+    monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
+    file = bids / "participants.tsv"
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(TableError, match=text):
+        read_people(bids, progress=False)
+
+
+def test_broken_files_are_named(tmp_path):
+    (tmp_path / "x.npz").write_bytes(b"broken")
+    with pytest.raises(RunError, match=r"x\.npz must be a file of scans that write_people made; got"):
+        read_people(tmp_path / "x.npz")
+    with pytest.raises(RunError, match=r"x\.npz must be a finished training; got"):
+        read_outcome(tmp_path / "x.npz")
+
+
+def test_the_margin_is_cut_off_and_the_volume_brought_to_size():
+    people = made_up(6)
+    volumes = on_device(people, 16, torch.device("cpu"), TINY.task)
+    assert volumes.images.shape == (len(people), 1, 16, 16, 16)
+    bright = people.volumes[:, 30, 30, 30] / 255
+    assert volumes.images.flatten(1).numpy() == pytest.approx(np.tile(bright[:, None], (1, 4096)), abs=1e-6)
+    assert volumes.controls.tolist() == (people.table["dementia"] == 0).tolist()
+
+
+def test_every_person_is_tested_once_and_left_out_by_one_member_of_the_other_folds():
+    people = made_up(90).table
+    tested = []
+    for fold in range(5):
+        parts = [divide(FULL, people, fold, member) for member in range(FULL.members)]
+        persons = {name: [set(people["person"][getattr(part, name)]) for part in parts] for name in ("train", "test")}
+        held = [set(people["person"][part.validation]) for part in parts]
+        assert all(test == persons["test"][0] for test in persons["test"])
+        assert sum(map(len, held)) == len(set.union(*held)) == 90 - len(persons["test"][0])
+        for mine, left_out in zip(persons["train"], held, strict=True):
+            assert not mine & left_out
+            assert not mine & persons["test"][0]
+        tested += sorted(persons["test"][0])
+    assert sorted(tested) == list(range(90))
+
+
+def test_an_augmentation_of_nothing_is_the_image_or_its_mirror_image():
+    torch.manual_seed(0)
+    images = torch.rand(16, 1, 5, 6, 7)
+    same = Augment(shift=0, turn=0, contrast=0)(images)
+    either = [(same - each).abs().amax((1, 2, 3, 4)) for each in (images, images.flip(2))]
+    assert torch.minimum(*either).max() < 1e-5
+    assert (either[0] < 1e-5).any()
+    assert (either[1] < 1e-5).any()
+
+
+def test_an_augmentation_moves_turns_and_scales_within_its_bounds():
+    torch.manual_seed(0)
+    images = torch.zeros(64, 1, 17, 17, 17)
+    images[:, :, 8, 8, 8] = 1
+    moved = Augment(mirror=False, shift=2 / 17, turn=0, contrast=0)(images)
+    grid = torch.stack(torch.meshgrid(*[torch.arange(17.0)] * 3, indexing="ij"))
+    centre = (moved * grid).sum((2, 3, 4)) / moved.sum((2, 3, 4))
+    away = (centre - 8).abs()
+    assert 1.5 < away.max() <= 2 + 1e-4
+    bright = Augment(mirror=False, shift=0, turn=0, contrast=0.1)(images).amax((1, 2, 3, 4))
+    assert 0.9 <= bright.min() < 0.95 < 1.05 < bright.max() <= 1.1
+    rotations = Augment(turn=10)._turned(2 * torch.rand(8, 3) - 1)
+    assert torch.allclose(rotations @ rotations.mT, torch.eye(3).expand(8, 3, 3), atol=1e-5)
+
+
+def test_ridge_scores_are_those_of_the_penalty_with_the_least_leave_one_out_error():
+    from sklearn.linear_model import Ridge, RidgeCV
+
+    from deconfound.experiments.oasis.linear import PENALTIES
+
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 60)) + 3
+    y = x[:, 0] + random.normal(size=40)
+    train = np.arange(30)
+    centred = x[train] - x[train].mean(0)
+    alphas = PENALTIES * np.linalg.eigvalsh(centred @ centred.T)[-1]
+    alpha = RidgeCV(alphas=alphas).fit(x[train], y[train]).alpha_
+    expected = Ridge(alpha=alpha).fit(x[train], y[train]).predict(x) - y[train].mean()
+    assert ridge_scores(x @ x.T, y, train) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_age_and_sex_explain_is_learned_from_controls_alone():
+    table = made_up(80).table
+    rows = np.arange(len(table["age"]))
+    controls = rows[table["dementia"] == 0]
+    values = 0.1 * table["age"] + (table["sex"] == "M") + 100.0 * table["dementia"]
+    left = values - explained(TINY, table, rows, values, rows)
+    assert left[controls] == pytest.approx(0, abs=1e-9)
+    assert left[table["dementia"] == 1] == pytest.approx(100)
+
+
+def outcome(rows, held, test, table):
+    values = 0.1 * table["age"] + 0.3 * table["dementia"]
+    return Outcome(held, values[held], test, values[test], values[test], np.zeros((len(test), 2)), [], 1.0)
+
+
+def test_scores_are_averaged_over_members_and_scans_and_freed_of_age_across_members():
+    table = made_up(80).table
+    cells = {}
+    for member in range(2):
+        for fold in range(2):
+            part = divide(TINY, table, fold, member)
+            cells[member, "pmdn", fold] = outcome(part.train, part.validation, part.test, table)
+    persons = people_of(table, np.zeros(len(table["age"]), dtype=int))
+    found = score(cells, TINY, "pmdn", table, persons)
+    controls = persons.table["dementia"] == 0
+    age = persons.table["age"][controls]
+    assert len(found.trained) == 80
+    assert found.features.shape == (80, 4)
+    assert np.corrcoef(found.trained[controls], age)[0, 1] > 0.95
+    assert np.ptp(found.afterwards[controls]) < 0.05 * np.ptp(found.trained[controls])
+    assert found.afterwards[~controls].min() > found.afterwards[controls].max()
+
+
+def test_measures_are_those_of_sklearn_and_numpy_and_lie_in_their_intervals():
+    from sklearn.metrics import roc_auc_score
+
+    table = made_up(200).table
+    random = np.random.default_rng(1)
+    scores = random.normal(size=len(table["age"])) + table["dementia"] + 0.02 * table["age"]
+    line = measure("baseline", scores, table, 200)
+    old, control = table["age"] >= 60, table["dementia"] == 0
+    assert line.auc.mean == pytest.approx(roc_auc_score(table["dementia"], scores))
+    assert line.auc_old.mean == pytest.approx(roc_auc_score(table["dementia"][old], scores[old]))
+    assert line.r_age.mean == pytest.approx(np.corrcoef(scores[control], table["age"][control])[0, 1])
+    for value in (line.auc, line.auc_old, line.r_age, line.r_age_old, line.r_sex):
+        assert value.low < value.mean < value.high
+    assert line.curve[0]["mean"] < line.curve[-1]["mean"]
+    assert Line.from_dict(json.loads(json.dumps(line.to_dict()))) == line
+    assert measure("baseline", np.zeros(len(scores)), table, 5).r_age.mean == 0
+
+
+def test_a_second_call_goes_on_and_a_third_trains_nothing(tiny, monkeypatch):
+    _, people, options, results, calls = tiny
+    assert [call[0] for call in calls][:3] == [
+        "baseline, fold 0, member 0", "baseline, fold 1, member 0", "pmdn, fold 0, member 0",
+    ]  # fmt: skip
+    assert len(calls) == len(TINY.cells()) == 8
+    monkeypatch.setattr("deconfound.experiments.oasis.running.train_member", lambda *_: pytest.fail("trained again"))
+    assert run_oasis(people, **options)["lines"] == results["lines"]
+    with pytest.raises(RunError, match="must hold this experiment; got one with another plan or data"):
+        run_oasis(people, **(options | {"plan": replace(TINY, seed=5)}))
+
+
+def test_a_training_is_the_same_each_time_and_settles_only_where_the_method_does():
+    people = made_up()
+    volumes = on_device(people, 16, torch.device("cpu"), TINY.task)
+    first, second = (train_member(TINY, volumes, (0, "pmdn", 0)) for _ in range(2))
+    assert np.array_equal(first.test, second.test)
+    assert not np.array_equal(first.test, first.raw)
+    plain = train_member(TINY, volumes, (0, "baseline", 0))
+    assert np.array_equal(plain.test, plain.raw)
+
+
+def test_results_hold_numbers_about_groups_and_none_about_a_person(tiny):
+    out, _, _, results, _ = tiny
+    written = json.loads((out / "results.json").read_text())
+    assert written["counts"]["people"] == 60
+    assert written["provenance"]["data"] == "made up"
+    assert {line["arm"] for line in written["lines"]} == {"age", "linear", *TINY.arms}
+    assert {(v["model"], v["space"]) for v in written["audit"]["verdicts"]} >= {
+        ("pmdn", "features"), ("pmdn", "outputs"), ("pmdn, afterwards", "outputs"), ("linear", "outputs"),
+    }  # fmt: skip
+
+    def longest(value):
+        if isinstance(value, dict):
+            value = list(value.values())
+            return max(map(longest, value), default=0)
+        if isinstance(value, list) and value and all(isinstance(item, int | float) for item in value):
+            return len(value)
+        return max(map(longest, value), default=0) if isinstance(value, list) else 0
+
+    assert longest(written) < 10
+    linear = next(line for line in lines_of(results, False) if line.arm == "linear")
+    assert linear.auc.mean > 0.8
+
+
+def test_the_command_makes_the_report_again_without_the_data(tiny):
+    out, *_ = tiny
+    results = json.loads((out / "results.json").read_text())
+    write_report(results, out)
+    before = {name: (out / name).read_bytes() for name in ("tables.md", "figure.png", "report.html")}
+    done = CliRunner().invoke(app, ["reproduce", "oasis", "nowhere", "--report-only", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert before["figure.png"].startswith(b"\x89PNG")
+    tables = before["tables.md"].decode()
+    assert "| ridge regression on voxels |" in tables
+    assert "hidden features" in tables
+    assert " ".join(sentence(results).split()) in " ".join(done.output.split())
+    failed = CliRunner().invoke(app, ["reproduce", "oasis", "x", "--report-only", "--out", str(out / "none")])
+    assert isinstance(failed.exception, RunError)
+
+
+def test_the_sentence_says_what_was_reached_and_what_was_not(tiny):
+    results = json.loads(json.dumps(tiny[3]))
+    for line in results["lines"]:
+        line["auc_old"]["mean"], line["r_age"]["mean"] = 0.6, 0.4
+    assert "No score beats 0.66 there with |r| below 0.1." in sentence(results)
+    chosen = next(line for line in results["lines"] if line["arm"] == "pmdn" and line["afterwards"])
+    chosen["auc_old"]["mean"], chosen["r_age"]["mean"] = 0.75, -0.02
+    assert "1 of 4 scores beat 0.66" in sentence(results)
+    assert "taken out of the score afterwards: AUC 0.75, r = -0.02" in sentence(results)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"arms": ("pmnd",)}, r"arms must be among baseline, .*; got 'pmnd'. Did you mean 'pmdn'\?"),
+        ({"members": 1}, "members must be at least 2, so that each leaves people out; got 1"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(changes, text):
+    with pytest.raises(OptionError, match=text):
+        replace(TINY, **changes)
+    with pytest.raises(OptionError, match="jobs must be at least 1; got 0"):
+        run_oasis(made_up(6), plan=TINY, jobs=0)
+
+
+def test_the_plans_have_five_folds_and_the_arms_of_the_mri_experiment():
+    from deconfound.experiments.mri import ARMS as MRI_ARMS
+
+    assert FULL.folds == QUICK.folds == 5
+    assert set(MRI_ARMS) <= set(ARMS)
+
+
+@pytest.mark.slow
+def test_processes_side_by_side_train_the_same_networks(tiny, tmp_path):
+    out, people, options, _, _ = tiny
+    run_oasis(people, **(options | {"out": tmp_path, "jobs": 2}))
+    for cell in ("baseline-fold0-member0", "pmdn-fold1-member1"):
+        one, two = (read_outcome(root / "trainings" / f"{cell}.npz") for root in (out, tmp_path))
+        assert one.test == pytest.approx(two.test, abs=1e-4)
+
+
+@pytest.mark.skipif(not OASIS.exists(), reason="oasis1 is not there; set DECONFOUND_DATA to the folder that holds it")
+def test_real_people_are_read_with_their_diagnosis(tmp_path, monkeypatch):
+    monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "oasis"
+    root.mkdir()
+    lines = (OASIS / "participants.tsv").read_text().splitlines()
+    chosen = [line for line in lines[1:] if line.split("\t")[3] == "dementia"][:2] + lines[1:3]
+    (root / "participants.tsv").write_text("\n".join([lines[0], *dict.fromkeys(chosen)]) + "\n")
+    for line in chosen:
+        link = root / line.split("\t")[0]
+        link.exists() or link.symlink_to(OASIS / link.name)
+    people = read_people(root, progress=False)
+    assert people.table["dementia"].sum() == 2
+    assert (people.table["age"][people.table["dementia"] == 1] >= 60).all()
+    images = on_device(people, 48, torch.device("cpu"), FULL.task).images
+    assert 0.2 < float((images > 0.02).float().mean()) < 0.6
+
+
+RESULTS = ROOT / "docs" / "results" / "oasis" / "results.json"
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="no results are committed")
+def test_the_page_shows_the_committed_results():
+    results = json.loads(RESULTS.read_text())
+    page = (ROOT / "docs" / "oasis.md").read_text()
+    for afterwards in (False, True):
+        for row in score_table(lines_of(results, afterwards)).markdown().splitlines()[2:]:
+            assert row in page
