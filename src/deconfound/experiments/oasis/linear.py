@@ -27,9 +27,7 @@ def linear_members(plan: Plan, volumes: Volumes) -> dict[tuple[int, str, int], O
             scores = ridge_scores(products, target, fold.train).astype(np.float32)
             held, test = scores[fold.validation], scores[fold.test]
             nothing = np.empty((len(test), 0), np.float32)
-            found[member, "linear", number] = Outcome(
-                fold.validation, held, fold.test, test, test, nothing, [], seconds
-            )
+            found[member, "linear", number] = Outcome(fold.validation, held, fold.test, test, test, nothing, [], 0.0)
     return found
 
 
