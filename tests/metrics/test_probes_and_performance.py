@@ -7,7 +7,7 @@ import torch
 from deconfound import metrics
 from deconfound.errors import OptionError, ShapeError
 from deconfound.metrics.linear_models import least_squares, ridge, softmax_regression
-from deconfound.metrics.probes import _held_out
+from deconfound.metrics.probes import _held_out, _scores, _weighted_scores
 from deconfound.metrics.resampling import Resampling, person_folds
 
 linear_model = pytest.importorskip(
@@ -148,6 +148,37 @@ def test_held_out_rows_do_not_reach_the_model_that_predicts_them():
     after = _held_out(x, changed, fold, column)
     assert torch.equal(before[:, fold == 2], after[:, fold == 2])
     assert not torch.allclose(before[:, fold != 2], after[:, fold != 2])
+
+
+def test_a_probe_of_levels_is_as_sharp_as_logistic_regression(rng):
+    site = rng.integers(0, 6, 400)
+    x = rng.normal(size=(400, 8)) + 0.5 * rng.normal(size=(6, 8))[site]
+    fold = person_folds(torch.arange(400), 5, torch.Generator().manual_seed(0))
+    column = metrics.column("site", site.astype(str))
+    found = _held_out(torch.from_numpy(x), column.values[None], fold, column)[0].numpy()
+    ours, theirs = [], []
+    for held in range(5):
+        test = (fold == held).numpy()
+        logistic = linear_model.LogisticRegression(C=1.0, max_iter=500).fit(x[~test], site[~test])
+        for scores, into in ((found[test], ours), (logistic.decision_function(x[test]), theirs)):
+            into.append(float(metrics.macro_auc(scores, site[test])))
+    assert np.mean(ours) > 0.7
+    assert np.mean(ours) == pytest.approx(np.mean(theirs), abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["numeric", "categorical"])
+def test_a_bootstrap_replicate_is_the_score_of_the_rows_drawn(rng, kind):
+    values = rng.normal(size=90) if kind == "numeric" else rng.choice(["a", "b", "c"], 90)
+    column = metrics.column("c", values)
+    x = torch.from_numpy(rng.normal(size=(90, 3))) + column.values[:, None]
+    fold = person_folds(torch.arange(90), 3, torch.Generator().manual_seed(0))
+    weights = torch.from_numpy(rng.multinomial(90, np.ones(90) / 90, size=5))
+    predicted = _held_out(x, column.values[None], fold, column)
+    found = _weighted_scores(predicted[0], column.values, fold, column, weights.double())
+    for replicate, weight in zip(found, weights, strict=True):
+        pick = torch.arange(90).repeat_interleave(weight)
+        expected = _scores(predicted[:, pick], column.values[None, pick], fold[pick], column)[0]
+        assert float(replicate) == pytest.approx(float(expected), abs=1e-9)
 
 
 def test_an_unknown_kind_of_probe_is_refused():

@@ -1,8 +1,10 @@
 """Probes: how well a confound can be read from the outputs by a model made for that.
 
 A linear probe and a non-linear one (random Fourier features beside the outputs themselves), cross-validated
-with all rows of a person on one side of every split. The baseline repeats the whole cross-validation on
-permuted confounds; permuted within label groups it holds what the label alone tells of the confound.
+with all rows of a person on one side of every split. Both are ridge regressions, of the quantity or of each level
+against the rest: one decomposition of the training rows serves all levels and all permuted confounds. The baseline
+repeats the whole cross-validation on permuted confounds; permuted within label groups it holds what the label alone
+tells of the confound.
 """
 
 from typing import Literal
@@ -11,8 +13,9 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import OptionError
+from deconfound.metrics.answers import weighted_auc
 from deconfound.metrics.columns import Column
-from deconfound.metrics.linear_models import ridge, softmax_regression
+from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.performance import auc, r_squared
 from deconfound.metrics.resampling import (
     Estimate,
@@ -25,8 +28,6 @@ from deconfound.metrics.resampling import (
 
 ProbeKind = Literal["linear", "nonlinear"]
 FOURIER_FEATURES = 128
-# After so many steps the AUC of held-out rows no longer moves in its third digit.
-ITERATIONS = 40
 
 
 def probe(
@@ -44,8 +45,8 @@ def probe(
     Args:
         outputs: features, logits or scores.
         confound: what the probe tries to read.
-        kind: "linear": ridge or multinomial logistic regression; "nonlinear": the same on random Fourier
-            features.
+        kind: "linear": ridge regression, its penalty by generalised cross-validation, of the quantity or of each
+            level against the rest; "nonlinear": the same with random Fourier features beside the outputs.
         groups: `(n,)` codes of label groups; the baseline permutes the confound within them.
         units: `(n,)` person of each row.
         folds: number of folds.
@@ -68,42 +69,36 @@ def probe(
     held_out = _held_out(x, targets, fold, target)
     values = _scores(held_out, targets, fold, target)
     weights = bootstrap_weights(groups, units, resampling.bootstraps, generator)
-    drawn = [torch.arange(len(rows)).repeat_interleave(weight) for weight in weights]
-    replicates = [_scores(held_out[:1, pick], targets[:1, pick], fold[pick], target)[0] for pick in drawn]
+    replicates = _weighted_scores(held_out[0], targets[0], fold, target, weights.double())
     metric = "r2" if target.kind == "numeric" else "auc"
-    return estimate(
-        f"{kind}_probe_{metric}", float(values[0]), len(rows), values[1:], torch.stack(replicates), most=1.0
-    )
+    return estimate(f"{kind}_probe_{metric}", float(values[0]), len(rows), values[1:], replicates, most=1.0)
 
 
 def _standardised(x: Tensor) -> Tensor:
     x = x.double()
-    x = (x - x.mean(0)) / x.std(0).clamp_min(1e-12)
-    return x.float()
+    return (x - x.mean(0)) / x.std(0).clamp_min(1e-12)
 
 
 def _fourier(x: Tensor, generator: torch.Generator) -> Tensor:
     """`√2 cos(w·x + b)`, w drawn for a Gaussian kernel as wide as the median distance."""
     some = x[torch.randperm(len(x), generator=generator)[:500]]
     width = torch.pdist(some).median().clamp_min(1e-6)
-    frequencies = torch.randn(x.shape[1], FOURIER_FEATURES, generator=generator) / width
-    phases = 2 * torch.pi * torch.rand(FOURIER_FEATURES, generator=generator)
+    frequencies = torch.randn(x.shape[1], FOURIER_FEATURES, generator=generator).to(x) / width
+    phases = 2 * torch.pi * torch.rand(FOURIER_FEATURES, generator=generator).to(x)
     return 2**0.5 * (x @ frequencies + phases).cos()
 
 
 def _held_out(x: Tensor, targets: Tensor, fold: Tensor, column: Column) -> Tensor:
     """Predictions for each row by a model that has not seen its person: `(t, n)` or `(t, n, levels)`."""
-    levels = len(column.levels)
-    shape = targets.shape if column.kind == "numeric" else (*targets.shape, levels)
-    out = x.new_zeros(shape)
+    wanted = targets.to(x.dtype)
+    if column.kind != "numeric":
+        wanted = torch.nn.functional.one_hot(targets.long(), len(column.levels)).to(x.dtype)
+    side_by_side = wanted.transpose(0, 1).flatten(1)
+    out = torch.empty_like(side_by_side)
     for held in torch.unique(fold):
         train, test = fold != held, fold == held
-        if column.kind == "numeric":
-            out[:, test] = ridge(x[train], targets[:, train].T.to(x.dtype), x[test]).T
-        else:
-            weights = softmax_regression(x[train], targets[:, train].long(), levels, iterations=ITERATIONS)
-            out[:, test] = x[test] @ weights[:, :-1] + weights[:, -1:]
-    return out
+        out[test] = ridge(x[train], side_by_side[train], x[test])
+    return out.reshape(len(fold), len(targets), *wanted.shape[2:]).transpose(0, 1)
 
 
 def _scores(predicted: Tensor, targets: Tensor, fold: Tensor, column: Column) -> Tensor:
@@ -119,4 +114,21 @@ def _scores(predicted: Tensor, targets: Tensor, fold: Tensor, column: Column) ->
     for held in torch.unique(fold):
         rows = fold == held
         each.append(auc(predicted[:, rows].transpose(1, 2), member[:, rows].transpose(1, 2)))
+    return torch.stack(each, dim=1).nanmean(1).nanmean(1)
+
+
+def _weighted_scores(predicted: Tensor, target: Tensor, fold: Tensor, column: Column, weights: Tensor) -> Tensor:
+    """`(R,)` the scores of one target when row i counts `weights[r, i]` times."""
+    if column.kind == "numeric":
+        total, y = weights.sum(1), target - target.mean()
+        spread = weights @ y.square() - (weights @ y).square() / total
+        return 1 - weights @ (target - predicted).square() / spread
+    each = []
+    for held in torch.unique(fold):
+        rows = fold == held
+        levels = [
+            weighted_auc(predicted[rows, level], (target[rows] == level).double(), weights[:, rows])
+            for level in range(len(column.levels))
+        ]
+        each.append(torch.stack(levels, dim=1))
     return torch.stack(each, dim=1).nanmean(1).nanmean(1)

@@ -57,8 +57,8 @@ _LEFT = {
     "linear_probe_auc": Words(
         "linear probe, AUC",
         "AUC",
-        "Multinomial logistic regression of the confound on the outputs, five folds by person; one- "
-        "against-the-rest AUC, averaged over levels and folds.",
+        "Ridge regression of each level against the rest on the outputs, penalty by generalised cross-validation, "
+        "five folds by person; AUC of the held-out predictions, averaged over levels and folds.",
     ),
     "nonlinear_probe_r2": Words(
         "non-linear probe, R²", "R²", "The linear probe on the outputs and 128 random Fourier features of them."
