@@ -284,13 +284,13 @@ def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
 
 def test_the_docs_page_is_filled_between_its_marks():
     results = made_up({"mdn": ([0.5], [0.02]), "pmdn": ([0.6], [0.01])})
-    page = filled(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n", block(results, "results/mri", maps=False))
+    page = filled(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n", block(results, "results/mri"))
     assert page.startswith("before")
     assert page.endswith("after\n")
     assert "stale" not in page
     assert "| MDN | `mdn` | `relu1`, `relu2`, `fc3` | – | – |" in page
     assert "| 20 | MDN | +10.0 | ahead (one fold) |" in page
-    assert filled(page, block(results, "results/mri", maps=False)) == page
+    assert filled(page, block(results, "results/mri")) == page
     with pytest.raises(OptionError, match="the page must hold <!-- begin results --> and"):
         filled("nothing", "")
 
@@ -310,7 +310,10 @@ def test_coefficients_of_a_block_are_maps_of_it_and_a_picture_comes_without_niba
     assert volume.shape == (8, 8, 8)
     assert np.isfinite(volume.get_fdata()).all()
     assert volume.get_fdata().max() > 0
-    assert load_maps(root / "out" / "maps.npz").names == load_maps(tmp_path / "maps.npz").names
+    first, second = (load_maps(folder / "maps.npz") for folder in (root / "out", tmp_path))
+    np.testing.assert_array_equal(first.fields, second.fields)
+    assert second.about["provenance"]["device"]
+    assert second.about["arm"]["at"][0] == "blocks.0"
     monkeypatch.setitem(sys.modules, "nibabel", None)
     assert write_files(tmp_path) == [tmp_path / "maps.png"]
 
@@ -322,12 +325,12 @@ def test_a_map_holds_the_size_of_the_coefficient_over_channels():
     network = build_network(TINY, ARMS["baseline"])
     made = method("pmdn").prepare(network, Setting(design, ("blocks.0",), lambda: [batch])).train()
     made(batch.x, batch.metadata)
-    maps = maps_of(made, "blocks.0", torch.zeros(1, 16, 16, 16))
+    maps = maps_of(made, "blocks.0", torch.zeros(1, 16, 16, 16), {})
     (beta,) = made.model.coefficients()["blocks.0"].values()
     by_hand = [(beta[0, i, 3, 5] ** 2 + beta[1, i, 3, 5] ** 2).item() / 2 for i in range(8)]
     np.testing.assert_allclose(maps.fields[0, :, 3, 5] ** 2, by_hand, rtol=1e-5)
     with pytest.raises(OptionError, match=r"place must be one with a layer; got 'blocks\.3'"):
-        maps_of(made, "blocks.3", torch.zeros(1, 16, 16, 16))
+        maps_of(made, "blocks.3", torch.zeros(1, 16, 16, 16), {})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, replace
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from deconfound.experiments.mri.results import OURS
 from deconfound.methods import Method
 from deconfound.surgery import NormalizedModel
 from deconfound.training.files import write_bytes
+from deconfound.training.provenance import provenance
 
 FILE, PICTURE = "maps.npz", "maps.png"
 PLACE = "blocks.0"
@@ -38,28 +42,46 @@ class Maps:
         names: The confounds' columns.
         fields: `(columns, e, e, e)`: the root mean square over channels, in features per unit of the confound.
         base: `(e, e, e)`, the mean of the volumes.
+        about: How and where the network was trained, in plain values.
     """
 
     place: str
     names: tuple[str, ...]
     fields: Field
     base: Field
+    about: Mapping[str, Any]
 
 
-def train_maps(trainer: Trainer, batch: int) -> Maps:
-    """Train ours with one more layer at `PLACE`, and read its coefficients."""
+def train_maps(trainer: Trainer, batch: int, fingerprint: str) -> Maps:
+    """Train ours with one more layer at `PLACE`, and read its coefficients.
+
+    Args:
+        trainer: Of one fold.
+        batch: The batch size.
+        fingerprint: The cohort's.
+    """
     arm = replace(ARMS[OURS], at=(PLACE, *ARMS[OURS].at))
-    made, _, _ = trainer.train(arm, batch)
-    return maps_of(made, PLACE, trainer.mean)
+    started = time.monotonic()
+    made, _, best = trainer.train(arm, batch)
+    about = {
+        "plan": trainer.plan.to_dict(),
+        "arm": asdict(arm),
+        "batch": batch,
+        "best": best,
+        "seconds": round(time.monotonic() - started, 1),
+        "provenance": provenance(trainer.seed, fingerprint),
+    }
+    return maps_of(made, PLACE, trainer.mean, about)
 
 
-def maps_of(made: Method, place: str, mean: torch.Tensor) -> Maps:
+def maps_of(made: Method, place: str, mean: torch.Tensor, about: Mapping[str, Any]) -> Maps:
     """The coefficients of a layer of a trained method.
 
     Args:
         made: The method, with a layer at a convolutional block.
         place: The block's name in the network.
         mean: The mean of the volumes, `(1, size, size, size)`.
+        about: How and where it was trained.
     """
     found = made.model.coefficients() if isinstance(made.model, NormalizedModel) else {}
     if place not in found:
@@ -67,14 +89,15 @@ def maps_of(made: Method, place: str, mean: torch.Tensor) -> Maps:
     fields = [beta.detach().float().cpu().square().mean(0).sqrt().numpy() for beta in found[place].values()]
     edge = fields[0].shape[0]
     base = torch.nn.functional.adaptive_avg_pool3d(mean.float().cpu(), edge)[0].numpy()
-    return Maps(place, tuple(found[place]), np.stack(fields), base)
+    return Maps(place, tuple(found[place]), np.stack(fields), base, about)
 
 
 def save_maps(maps: Maps, folder: Path) -> None:
     """Keep the maps as `maps.npz`, in half precision."""
     content = io.BytesIO()
     fields, base = maps.fields.astype(np.float16), maps.base.astype(np.float16)
-    np.savez_compressed(content, place=maps.place, names=np.array(maps.names), fields=fields, base=base)
+    about = np.array(json.dumps(dict(maps.about)))
+    np.savez_compressed(content, place=maps.place, names=np.array(maps.names), fields=fields, base=base, about=about)
     write_bytes(folder / FILE, content.getvalue())
 
 
@@ -83,7 +106,8 @@ def load_maps(path: Path) -> Maps:
     try:
         with np.load(path, allow_pickle=False) as kept:
             fields, base = kept["fields"].astype(np.float32), kept["base"].astype(np.float32)
-            return Maps(str(kept["place"]), tuple(kept["names"].tolist()), fields, base)
+            about = json.loads(str(kept["about"]))
+            return Maps(str(kept["place"]), tuple(kept["names"].tolist()), fields, base, about)
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path} must hold maps; got {error}. Delete it to have it made again.") from error
 

@@ -102,13 +102,12 @@ def write_report(results: Results, folder: Path) -> Path:
     return folder / "report.html"
 
 
-def block(results: Results, folder: str, maps: bool) -> str:
+def block(results: Results, folder: str) -> str:
     """The part of the docs page that the results make.
 
     Args:
         results: The results.
         folder: The folder of the figures, seen from the page.
-        maps: Whether the maps are there.
     """
     parts = [
         f"![Accuracy and correlations of every arm]({folder}/comparison.png)", COMPARISON,
@@ -119,8 +118,6 @@ def block(results: Results, folder: str, maps: bool) -> str:
     ]  # fmt: skip
     if results.clouds:
         parts += ["### t-SNE", TSNE, f"![People by site and sex]({folder}/tsne.png)"]
-    if maps:
-        parts += ["### Coefficients in space", MAPS_LEAD, f"![Slices of the coefficients]({folder}/maps.png)"]
     parts += ["### Where these numbers come from", f"[All numbers]({folder}/{RESULTS}).", *_listed(_made(results))]
     return "\n\n".join(parts)
 
@@ -176,4 +173,4 @@ def fill_page(page: Path, folder: Path) -> None:
     """Put the results of a folder into the docs page, between its marks."""
     results = Results.from_dict(read_json(folder / RESULTS))
     seen = folder.relative_to(page.parent).as_posix()
-    write_text(page, filled(page.read_text(encoding="utf-8"), block(results, seen, (folder / MAPS).exists())))
+    write_text(page, filled(page.read_text(encoding="utf-8"), block(results, seen)))

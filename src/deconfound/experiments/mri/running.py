@@ -165,7 +165,7 @@ def _make_maps(plan: Plan, out: Path, volumes: Volumes, cohort: Cohort, progress
     # Where the confounds are is learned well before the labels are.
     third = replace(plan, epochs=-(-plan.epochs // 3), least_steps=plan.least_steps // 3)
     trainer = Trainer(third, volumes, None, divide(plan, cohort)[0], seed=1000 * plan.seed)
-    save_maps(train_maps(trainer, batch), out)
+    save_maps(train_maps(trainer, batch, cohort.fingerprint), out)
 
 
 def _loaded(cohort: Cohort, place: torch.device, cache: str | Path | None, progress: Progress | None) -> Volumes:
