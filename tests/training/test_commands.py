@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 import deconfound.cli as cli
 from deconfound.errors import DeconfoundError
+from deconfound.training.loading import load_config
+from deconfound.training.problem import open_problem
 from tests.training import tiny
 
 ASK = CliRunner()
@@ -122,6 +124,18 @@ def test_init_notices_what_matters(here):
     assert (config["design"]["missing"], config["data"]["missing_features"]) == ("mean", "mean")
     assert config["design"]["unseen"] == "mean"
     assert "subject" not in (config["data"].get("features") or [])
+
+
+@pytest.mark.parametrize(
+    ("label", "task"), [("amount", "regression"), ("stage", "multiclass"), ("dx,sex", "multilabel")]
+)
+def test_init_writes_a_config_that_can_be_read_for_every_task(here, label, task):
+    frame = tiny.cohort(60)
+    frame["amount"], frame["stage"] = frame["f0"] * 2.5, [f"s{k % 3}" for k in range(60)]
+    tiny.write(here, frame)
+    ask("init", "table.csv", "--label", label, "--confounds", "spline(age, 3),site")
+    assert f"# {task}" in (here / "config.yaml").read_text()
+    assert open_problem(load_config("config.yaml")).task.kind == task
 
 
 def test_init_refuses_absent_columns_and_files_that_are_there(here):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,13 @@ from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
 from deconfound.training.checking import SITES, number_faults, slip
 from deconfound.training.config import Data
-from deconfound.training.needs import need
 from deconfound.training.sources import open_source, reads_scans
 from deconfound.training.tasks import Task, read_task
+from deconfound.training.template import FOLDS, Known, config_text
 from deconfound.training.terms import columns_of, read_terms
 
 PEOPLE = ("participant_id", "subject_id", "subject", "person", "person_id", "patient_id", "patient", "rid")
-FEW_ROWS, FOLDS = 10, 5
+FEW_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,10 @@ def start_from(
     site = next((name for name in columns if name.lower() in SITES), None)
     tiny = _tiny(rows, [*columns], FOLDS)
     noticed += tiny
-    text = _yaml(data, task, confounds, person, folder, any(missing.values()), empty, bool(tiny), site, opened)
-    return Start(text, tuple(noticed))
+    known = Known(
+        data, task, tuple(opened.shape), confounds, person, site, folder, any(missing.values()), empty, bool(tiny)
+    )
+    return Start(config_text(known), tuple(noticed))
 
 
 def _labels(task: Task, codes: Any) -> list[str]:
@@ -217,79 +218,3 @@ def _rows(count: int) -> str:
 
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
-
-
-def _yaml(
-    data: Data, task: Task, confounds: Sequence[str], person: str | None, folder: str, fill: bool, empty: bool,
-    rare: bool, site: str | None, source: Source,
-) -> str:  # fmt: skip
-    yaml = need("yaml", "train")
-
-    def show(value: Any) -> str:
-        text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
-        return text.split("\n...")[0].strip()
-
-    label = show(list(task.labels) if len(task.labels) > 1 else task.labels[0])
-    high = f"  positive: {show(task.levels[0][1])} # the level that a high score stands for\n"
-    positive = high if task.kind == "binary" else ""
-    joined = f"  table: {show(data.table)}\n" if data.table else ""
-    joined += f"  options: {show(data.options)}\n" if data.options else ""
-    key = f"  id: {show(data.id)}\n" if data.id else "  # id: participant_id        # names rows in predictions\n"
-    stratify = show([*task.labels, site]) if site else show(list(task.labels))
-    leave = f"    # or leave-one-out with column: {show(site)}" if site else "    # or leave-one-out, or column"
-    network = "mlp" if len(source.shape) == 1 else "resnet3d" if len(source.shape) == 4 else "package.module:callable"
-    hidden = "\n  options: {hidden: [64, 32], dropout: 0.2}" if network == "mlp" else ""
-    return _aligned(f"""# What `deconfound fit` and `deconfound compare` train. Any key can be changed on the command:
-# deconfound fit config.yaml training.lr=0.0003 method=mdn
-
-data:
-  source: {show(data.source)}
-{joined}{key}  label: {label}              # {task.kind}
-{positive}  person: {show(person)}                # column that names the person of a row; kept in one fold
-  missing_features: {"mean" if empty else "error"}      # what an empty cell is: error, or mean of the training rows
-  # features: [thickness_*]   # columns or globs; all numeric columns without another role if left out
-
-design:
-  confounds: {show(list(confounds))}   # removed; also spline(age, 4), poly(age, 2), age:sex
-  # keep: {label}              # what must survive; the label if left out
-  missing: {"mean" if fill else "error"}              # what a missing confound is: error, or mean
-  {"" if rare else "# "}unseen: mean              # what a site that was not trained on is: error, or mean
-
-network:
-  name: {network}                   # mlp, synthetic_cnn, resnet3d, or package.module:callable{hidden}
-
-method:
-  name: pmdn                  # see docs/which-method.md
-  # at: [fc1, out]            # modules to normalise; the library's choice if left out
-
-training:
-  epochs: 100
-  patience: 15                # stop after so many epochs without a better validation loss
-  batch_size: 64
-  lr: 0.001
-  # loss: focal               # for rare labels
-  # precision: bf16-mixed     # devices, strategy, accumulate, clip go to Lightning as they are
-
-splits:
-  kind: kfold                 {leave}
-  folds: {FOLDS}
-  stratify: {stratify}
-  validation: 0.15            # share of the training rows that chooses the epoch
-
-compare:
-  methods: [none, input-residualize, adversarial, mdn, pmdn]
-  seeds: [0]
-
-run:
-  folder: {show(folder)}
-  seed: 0
-""")
-
-
-def _aligned(text: str) -> str:
-    """Put the comments behind values into one column."""
-    lines = []
-    for line in text.split("\n"):
-        found = re.fullmatch(r"(\s*[^#\s].*?)\s+(# .*)", line)
-        lines.append(f"{found[1]:<38} {found[2]}" if found else line)
-    return "\n".join(lines)
