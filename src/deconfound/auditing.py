@@ -84,48 +84,60 @@ def audit(
     if len(sample) < len(data.units):
         text = f"What is left is measured on {len(sample):,} of {len(data.units):,} rows, people drawn at random."
         notes.append(Note("note", "", text))
-    rows: list[AuditRow] = []
-    verdicts: list[Verdict] = []
+    told = progress or (lambda what, done, total: None)
+    left = _what_is_left(data, sample, notes, resampling, told)
+    told("performance and figure", len(left), len(left) + 1)
+    rows = [row for _, part in left for row in part]
+    for model, values in data.spaces["outputs"].items():
+        performed, said = _performance(model, values, data, resampling)
+        rows, notes = rows + performed, notes + said
+    rows += _association_rows(data)
+    embeddings, points = _figure(data, seed) if embedding else ((), None)
+    for note in notes:
+        if note.severity == "warning":
+            warnings.warn(note.text, DeconfoundWarning, stacklevel=2)
+    verdicts = tuple(verdict for verdict, _ in left)
+    return Audit(tuple(rows), verdicts, tuple(notes), _about(data, resampling, person, fold), embeddings, points)
+
+
+def _what_is_left(
+    data: Intake, sample: Tensor, notes: Sequence[Note], resampling: Resampling, progress: Progress
+) -> list[tuple[Verdict, list[AuditRow]]]:
+    """The verdict and its numbers for every space, model and confound, on a sample of the rows."""
     jobs = [
         (space, model, values, confound)
         for space, models in data.spaces.items()
         for model, values in models.items()
         for confound in data.confounds
     ]
+    found = []
     for number, (space, model, values, confound) in enumerate(jobs):
-        if progress:
-            progress(f"{confound.name} in the {space} of {model}", number, len(jobs) + 1)
+        progress(f"{confound.name} in the {space} of {model}", number, len(jobs) + 1)
         keep = sample[confound.present[sample]]
         measured = Measured(values[keep], confound.take(keep), data.groups[keep], data.units[keep], data.folds[keep])
-        found = left_in(measured, [label.take(keep) for label in data.labels], resampling, logits=space == "outputs")
-        rows += (part := [_row(model, space, confound.name, "", item) for item in found])
-        verdicts.append(verdict(part, unanswerable=unanswerable(notes, confound.name)))
-    if progress:
-        progress("performance and figure", len(jobs), len(jobs) + 1)
-    for model, values in data.spaces["outputs"].items():
-        given = answers(values, data.labels)
-        if given is None and labels:
-            text = (
-                f"The outputs of {model} ({values.shape[1]} columns) do not answer {', '.join(labels)}: no performance."
-            )
-            notes.append(Note("note", "", text))
-        elif given is not None:
-            notes.append(Note("note", "", f"{model}: {given.reading}."))
-            performed = _performance_rows(model, given, data, resampling)
-            rows += performed
-            if any(row.statistic == "auc" and row.high < 0.5 and not row.level for row in performed):
-                text = (
-                    f"The scores of {model} point away from {', '.join(labels)} (AUC below one half). If a high score "
-                    "stands for the other level, pass positive={label: level}."
-                )
-                notes.append(Note("warning", "", text))
-    rows += _association_rows(data)
-    embeddings, points = _figure(data, seed) if embedding else ((), None)
-    for note in notes:
-        if note.severity == "warning":
-            warnings.warn(note.text, DeconfoundWarning, stacklevel=2)
-    about = _about(data, resampling, person, fold)
-    return Audit(tuple(rows), tuple(verdicts), tuple(notes), about, embeddings, points)
+        items = left_in(measured, [label.take(keep) for label in data.labels], resampling, logits=space == "outputs")
+        rows = [_row(model, space, confound.name, "", item) for item in items]
+        found.append((verdict(rows, unanswerable=unanswerable(notes, confound.name)), rows))
+    return found
+
+
+def _performance(
+    model: str, outputs: Tensor, data: Intake, resampling: Resampling
+) -> tuple[list[AuditRow], list[Note]]:
+    """How well the outputs answer the labels, and how they were read."""
+    given, labels = answers(outputs, data.labels), ", ".join(label.name for label in data.labels)
+    if given is None:
+        text = f"The outputs of {model} ({outputs.shape[1]} columns) do not answer {labels}: no performance."
+        return [], [Note("note", "", text)] if labels else []
+    notes = [Note("note", "", f"{model}: {given.reading}.")]
+    rows = _performance_rows(model, given, data, resampling)
+    if any(row.statistic == "auc" and row.high < 0.5 and not row.level for row in rows):
+        text = (
+            f"The scores of {model} point away from {labels} (AUC below one half). If a high score stands for the "
+            "other level, pass positive={label: level}."
+        )
+        notes.append(Note("warning", "", text))
+    return rows, notes
 
 
 def _row(model: str, space: str, confound: str, level: str, item: Estimate) -> AuditRow:
