@@ -183,3 +183,23 @@ def test_outputs_that_are_empty_or_text_are_told_by_column_and_rows(tmp_path, op
     done = run(tmp_path / "gaps.csv", "--confounds", "age", *options)
     assert isinstance(done.exception, DeconfoundError), done.output
     assert re.search(text, str(done.exception)), str(done.exception)
+
+
+def test_files_of_one_name_in_two_folders_are_two_models(files, monkeypatch):
+    outputs, table = cohort(n=90)
+    for folder, name in (("a", "clean"), ("b", "by site")):
+        (files / folder).mkdir()
+        write(files / folder / "predictions.csv", {**table, "logit": outputs[name]})
+    monkeypatch.chdir(files)
+    done = run("a/predictions.csv", "b/predictions.csv", "--confounds", "site", "--out", "both")
+    assert done.exit_code == 0, done.output
+    found = json.loads((files / "both" / "audit.json").read_text())
+    assert found["about"]["models"] == ["a/predictions", "b/predictions"]
+    done = run("all.csv", "all.csv", "--confounds", "site")
+    assert "models must have different names; got 'all' twice" in str(done.exception)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(files, monkeypatch):
+    monkeypatch.setattr("deconfound.auditing.audit", lambda *args, **options: pytest.fail("measured first"))
+    done = run(files / "all.csv", "--confounds", "age", "--out", files / "all.csv")
+    assert "--out must be a folder that can be written" in str(done.exception)

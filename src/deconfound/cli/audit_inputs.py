@@ -1,0 +1,155 @@
+"""What the files of `deconfound audit` hold together: outputs by model, the columns of the table, hidden features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.cli.audit_files import (
+    OUTPUT_PREFIXES,
+    Columns,
+    Content,
+    id_column,
+    matched_rows,
+    read_file,
+    stacked,
+    usual_outputs,
+)
+from deconfound.design.table import absent
+from deconfound.errors import OptionError, TableError
+
+
+@dataclass(frozen=True)
+class Files:
+    """Which files are read and joined.
+
+    Attributes:
+        predictions: One for each model, or one for all.
+        table: The table of people, if not in the predictions.
+        features: Hidden features, if any.
+        id: The column that joins them; found by its name if None.
+        text: Columns whose cells stay text.
+    """
+
+    predictions: Sequence[Path]
+    table: Path | None
+    features: Path | None
+    id: str | None
+    text: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an audit is called with, all in the rows of the first file of predictions."""
+
+    models: dict[str, NDArray[Any]]
+    columns: Columns
+    features: dict[str, NDArray[Any]] | None
+
+
+def gather(files: Files, roles: Sequence[str], outputs: Sequence[str], named: Sequence[str]) -> Given:
+    """Read and join all files.
+
+    Args:
+        files: Which.
+        roles: Columns of confounds, labels, person and fold.
+        outputs: Columns of outputs; those that are called so if empty.
+        named: `NAME=COLUMN,COLUMN` for each of several models in one file.
+    """
+    contents, base, key = _opened(files)
+    first = contents[0]
+    models: dict[str, NDArray[Any]] = {}
+    for content, name in zip(contents, _names(files.predictions), strict=True):
+        order = matched_rows(first, content, key)
+        found = _models(content, name, outputs, named, {*roles, key or ""})
+        twice = [model for model in found if model in models]
+        if twice:
+            raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
+        models |= {model: values[order] for model, values in found.items()}
+    columns = _columns(base, roles, matched_rows(first, base, key), first)
+    hidden = _features(files, first, key, list(models)) if files.features else None
+    return Given(models, columns, hidden)
+
+
+def listed(text: str) -> list[str]:
+    """The parts of an option that names several columns."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """The parts of an option that is given as NAME=VALUE, several times."""
+    wrong = [item for item in given if "=" not in item]
+    if wrong:
+        raise OptionError(f"{option} must be NAME=VALUE; got {wrong[0]!r}.")
+    return dict(item.split("=", 1) for item in given)
+
+
+def _opened(files: Files) -> tuple[list[Content], Content, str | None]:
+    """The predictions, the file with the table, and the column that joins them, which is read as text."""
+    contents, base = _read(files, files.text)
+    key = id_column(files.id, [*contents, base] if files.table else contents)
+    if key is not None and key not in files.text:
+        contents, base = _read(files, [*files.text, key])
+    return contents, base, key
+
+
+def _read(files: Files, text: Sequence[str]) -> tuple[list[Content], Content]:
+    contents = [read_file(path, text) for path in files.predictions]
+    return contents, read_file(files.table, text) if files.table else contents[0]
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The files' names without endings, with their folders where several are called the same."""
+    stems = [path.stem for path in paths]
+    return [
+        stem if stems.count(stem) == 1 else str(path.with_suffix("")) for path, stem in zip(paths, stems, strict=True)
+    ]
+
+
+def _columns(base: Content, roles: Sequence[str], rows: NDArray[np.intp], first: Content) -> Columns:
+    """The columns of confounds, labels, person and fold, in the order of the predictions."""
+    faults = absent(roles, [*dict.fromkeys([*base.columns, *first.columns])], "--confounds, --labels and the like")
+    if faults:
+        raise TableError("\n".join(f"{base.path}: {fault}" for fault in faults))
+    return {name: base.columns[name][rows] if name in base.columns else first.columns[name] for name in roles}
+
+
+def _models(file: Content, name: str, outputs: Sequence[str], named: Sequence[str], skip: set[str]) -> Columns:
+    """Arrays of outputs by model name, from the named columns, or from those that are called like outputs."""
+    if file.arrays:
+        return {part or name: array for part, array in file.arrays.items()}
+    groups = {model: listed(columns) for model, columns in pairs(named, "--model").items()}
+    if not groups:
+        groups = {name: list(outputs) or usual_outputs(file.columns, skip)}
+    for model, columns in groups.items():
+        faults = absent(columns, list(file.columns), f"outputs of {model!r}")
+        if faults:
+            raise TableError(f"{file.path}: {faults[0]}")
+        if not columns:
+            others = ", ".join(c for c in file.columns if c not in skip) or "none"
+            raise TableError(
+                f"{file.path} must have columns of outputs called {', '.join(OUTPUT_PREFIXES[:5])}…; got {others}. "
+                "Name them with --outputs."
+            )
+    return {model: stacked(file, columns) for model, columns in groups.items()}
+
+
+def _features(files: Files, first: Content, key: str | None, models: list[str]) -> dict[str, NDArray[Any]]:
+    """Features by model name; a file with one array belongs to the one model, or to all of them."""
+    assert files.features is not None
+    path = files.features
+    content = read_file(path, [*files.text, *([key] if key else [])])
+    order = matched_rows(first, content, key if key in content.columns else None)
+    if content.columns:
+        numeric = [values for name, values in content.columns.items() if name != key and values.dtype.kind == "f"]
+        if not numeric:
+            raise TableError(f"{path} must have columns of numbers; got {', '.join(content.columns)}.")
+        return {models[0] if len(models) == 1 else "features": np.column_stack(numeric)[order]}
+    one = list(content.arrays) == [""]
+    name = models[0] if len(models) == 1 else path.stem
+    return {name if one else given: array[order] for given, array in content.arrays.items()}
