@@ -4,7 +4,8 @@ Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the
 `(n, q_C)`, the confounds in the same white units; coefficients `(q, d)`, of which the first `q_C` rows belong
 to the confounds. `docs/theory.md` derives each formula.
 
-Where the kernels serve (`deconfound.kernels.usable`) the passes over all features go through them.
+Where the kernels serve (`deconfound.kernels.usable`) the passes over all features go through them. On a CPU they go by
+blocks of rows that stay in its cache: the products are as thin as the metadata, and memory is what they wait for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import torch
 from torch import Tensor
 
 from deconfound import kernels
+
+# What a block of rows takes up at most, and the fewest rows that are worth a product.
+BLOCK_BYTES = 2**19
+BLOCK_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,13 @@ def residualize(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tens
     if features.ndim == 2 and not removal.requires_grad and kernels.usable(features, coefficients):
         residual: Tensor = _Subtract.apply(features, removal, coefficients)
         return residual
+    rows = _block(features, removal, coefficients)
+    if rows:
+        residual = torch.empty_like(features)
+        parts = zip(features.split(rows), removal.split(rows), residual.split(rows), strict=True)
+        for part, of_part, result in parts:
+            torch.addmm(part, of_part, coefficients, alpha=-1, out=result)
+        return residual
     if features.ndim == 2 and features.dtype == removal.dtype == coefficients.dtype:
         return torch.addmm(features, removal, coefficients, alpha=-1)  # no room for c β apart from the result
     effect = removal @ coefficients
@@ -55,7 +67,36 @@ def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
     if not regressors.requires_grad and kernels.usable(features, regressors.T):
         products: Tensor = _Cross.apply(features, regressors)
         return products
+    if _block(features, regressors):
+        return products_and_some(features, regressors, features.shape[1])[0]
     return regressors.T @ features
+
+
+def products_and_some(features: Tensor, regressors: Tensor, every: int) -> tuple[Tensor, Tensor]:
+    """`Rᵀf`, `(q, d)`, and every so many features by themselves, read on the same way through memory."""
+    rows = _block(features, regressors)
+    if not rows:
+        return cross_products(features, regressors), features[:, ::every]
+    products = features.new_zeros(regressors.shape[1], features.shape[1])
+    some = features.new_empty(len(features), len(range(0, features.shape[1], every)))
+    for part, of_part, result in zip(features.split(rows), regressors.split(rows), some.split(rows), strict=True):
+        products.addmm_(of_part.T, part)
+        result.copy_(part[:, ::every])
+    return products, some
+
+
+def _block(features: Tensor, *others: Tensor) -> int:
+    """How many rows to take at a time; 0 for all of them: few, watched by autograd or a compiler, or not on a CPU."""
+    if not features.is_cpu or features.ndim != 2 or torch.compiler.is_compiling():
+        return 0
+    watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *others))
+    if watched or any(other.dtype != features.dtype for other in others):
+        return 0
+    if torch._C._functorch.maybe_current_level() is not None:  # vmap and its like write into no given tensor
+        return 0
+    size = features.element_size()
+    rows = max(BLOCK_ROWS, BLOCK_BYTES // max(1, features.shape[1] * size))
+    return rows if features.numel() * size > 2 * BLOCK_BYTES and len(features) > rows else 0
 
 
 def pool_positions(features: Tensor) -> Tensor:
@@ -80,7 +121,7 @@ def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None)
 
 def innovation(coefficients: Tensor, batch: Moments) -> Tensor:
     """`Rᵀ(f − Rβ) / n`, the negative gradient of the penalty: what the batch says β should move by."""
-    return (batch.cross - batch.gram @ coefficients) / batch.rows.clamp(min=1)
+    return torch.addmm(batch.cross, batch.gram, coefficients, alpha=-1) / batch.rows.clamp(min=1)
 
 
 def cap_step(step: Tensor, batch: Moments) -> Tensor:

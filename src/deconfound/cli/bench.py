@@ -94,7 +94,7 @@ def _watcher(console: Console, bar: Any) -> Any:
             bar.update(self.task, description=job.key, completed=done, total=total)
 
         def row(self, job: Any, row: dict[str, Any]) -> None:
-            console.print(f"{job.key}: {headline(job.name, row)}", highlight=False, markup=False)
+            console.print(f"{job.key}: {headline(job.name, row)}", highlight=False, markup=False, soft_wrap=True)
 
         def end(self, job: Any, taken: float) -> None:
             bar.advance(self.task)

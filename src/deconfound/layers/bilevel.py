@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.functional import cross_products, residualize
+from deconfound.functional import products_and_some, residualize
 from deconfound.gain import WINDOW, GainState, adaptive_gain, stride
 from deconfound.layers.sync import add_tensors
 
@@ -58,8 +58,9 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     """
     n = len(gradient)
     rows = removal.new_full((), float(n))
-    measured = gradient[:, :: stride(gradient.shape[1])] * n
-    rows, square, total = add_tensors(rows, measured.square().sum(), cross_products(gradient, removal) * n)
+    total, measured = products_and_some(gradient, removal, stride(gradient.shape[1]))
+    sizes = torch.linalg.vector_norm(measured, dim=1) * n
+    rows, square, total = add_tensors(rows, sizes.square().sum(), total * n)
     size = (square / (rows * measured.shape[1])).sqrt()
     finite = torch.isfinite(size)
     started = response.gain.samples > 0
@@ -71,25 +72,35 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     deviation = change.abs().clamp(max=LARGEST_DEVIATION) * rows.sqrt()
     spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
 
-    votes = _votes(response.mean, measured * (-scale).exp(), removal)
+    unit = (-scale).exp()
+    votes = _votes(response.mean, measured, n * unit, (sizes * unit).square(), removal)
     adaptive, gain = adaptive_gain(response.gain, votes, rows, [removal.shape[1]], prior=WINDOW)
-    moved = total * (-scale).exp() / rows - response.mean
-    mean = response.mean + (adaptive if rate is None else rate) * moved
-    mean = torch.where(torch.isfinite(mean).all(0), mean, response.mean)
+    mean = torch.lerp(response.mean, total * (unit / rows), adaptive if rate is None else rate)
+    look = finite.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait
+    if not (look and torch.isfinite(mean.sum())):  # then so is every one of them
+        mean = torch.where(torch.isfinite(mean).all(0), mean, response.mean)
     new = Response(mean, scale, spread, gain)
-    if finite.is_cpu and not torch.compiler.is_compiling():  # to look makes no CPU wait
+    if look:
         return new if finite else response
     return _where(finite, new, response)
 
 
-def _votes(mean: Tensor, gradient: Tensor, removal: Tensor) -> Tensor:
-    """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features."""
+def _votes(mean: Tensor, gradient: Tensor, unit: Tensor, squares: Tensor, removal: Tensor) -> Tensor:
+    """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features.
+
+    Args:
+        mean: S, `(q_C, d)`.
+        gradient: g of the measured features, `(n, m)`.
+        unit: What turns g into ĝ in units of S.
+        squares: `‖ĝ_i‖²` in units of S, `(n,)`.
+        removal: c, `(n, q_C)`.
+    """
     mean = mean[:, :: stride(mean.shape[1])]
-    parts = removal.square().sum(1) * gradient.square().sum(1) + mean.square().sum()
-    squared = parts - 2 * ((removal @ mean) * gradient).sum(1)
+    parts = removal.square().sum(1) * squares + mean.square().sum()
+    squared = parts - 2 * unit * (removal * (gradient @ mean.T)).sum(1)
     # Where the two parts cancel, what is left is rounding and must not count as a full vote.
     lengths = torch.maximum(squared, 1e-6 * parts).clamp(min=torch.finfo(squared.dtype).tiny).rsqrt()
-    votes = (removal * lengths.unsqueeze(1)).T @ gradient - lengths.sum() * mean
+    votes = (removal * (unit * lengths).unsqueeze(1)).T @ gradient - lengths.sum() * mean
     (votes,) = add_tensors(votes)
     return votes
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import Moments, cap_step, innovation, pool_positions, residualize
+from deconfound.functional import Moments, cap_step, innovation, pool_positions, products_and_some, residualize
 from deconfound.gain import GainState, adaptive_gain, new_state, spread, stride
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
@@ -20,6 +20,8 @@ from deconfound.layers.sync import add_tensors, processes
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
 START = 30.0
+# Errors shorter than this have no direction.
+SHORTEST = 1e-12
 
 
 class PMDN(MetadataLayer):
@@ -160,8 +162,8 @@ class PMDN(MetadataLayer):
         """
         features = pool_positions(x)
         beta = self._beta()
-        local = fit.moments(features)
-        gram, cross, count, votes = add_tensors(local.gram, local.cross, local.rows, self._votes(features, fit))
+        cross, measured = products_and_some(features, fit.weighted, stride(self._features))
+        gram, cross, count, votes = add_tensors(fit.gram, cross, fit.count, self._votes(measured, fit))
         batch = Moments(gram, cross, count)
         state = self._gain("gain")
         rate, new = adaptive_gain(state, votes, count, self._groups, self.prior)
@@ -173,22 +175,21 @@ class PMDN(MetadataLayer):
         step = cap_step(rate, batch)
         new = new._replace(step=step / count.clamp(min=1))
         usable = finite & (count > 0)
-        stepped = beta + spread(step, self._groups) * innovation(beta, batch)
-        moved = torch.isfinite(stepped).all(0)
-        self._count_skip(finite & moved.all())
-        if usable.is_cpu and not torch.compiler.is_compiling():  # to look makes no CPU wait
-            if not usable:
-                return rate[0]
-            beta.copy_(stepped if moved.all() else torch.where(moved, stepped, beta))
+        stepped = torch.addcmul(beta, spread(step, self._groups), innovation(beta, batch))
+        look = usable.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait
+        if look and usable & torch.isfinite(stepped.sum()):  # then so is every one of them
+            beta.copy_(stepped)
             torch._foreach_copy_(list(state), list(new))
             return rate[0]
+        moved = torch.isfinite(stepped).all(0)
+        self._count_skip(finite & moved.all())
         beta.copy_(torch.where(usable & moved, stepped, beta))
         for buffer, value in zip(state, new, strict=True):
             buffer.copy_(torch.where(usable, value, buffer))
         return rate[0]
 
-    def _votes(self, features: Tensor, fit: Fit) -> Tensor:
+    def _votes(self, measured: Tensor, fit: Fit) -> Tensor:
         """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
-        part = slice(None, None, stride(self._features))
-        errors = features[:, part] - fit.regressors @ self._beta()[:, part]
-        return fit.directions(self._groups).T @ nn.functional.normalize(errors, dim=1)
+        errors = residualize(measured, fit.regressors, self._beta()[:, :: stride(self._features)])
+        lengths: Tensor = torch.linalg.vector_norm(errors, dim=1, keepdim=True).clamp(min=SHORTEST)
+        return (fit.directions(self._groups) / lengths).T @ errors

@@ -1,0 +1,85 @@
+"""On a CPU wide features go through by blocks of rows: the same numbers, and only where nobody watches."""
+
+import pytest
+import torch
+
+import deconfound as dc
+from deconfound import functional
+
+
+@pytest.fixture(params=[1, 64, 2**40], ids=["rows of eight", "some rows", "no blocks"])
+def sizes(request, monkeypatch):
+    """Blocks of other sizes, so that small features have several."""
+    monkeypatch.setattr(functional, "BLOCK_BYTES", request.param)
+    return request.param
+
+
+def numbers(n=43, d=37, q=4, dtype=torch.float64):
+    rng = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(*shape, generator=rng, dtype=dtype) for shape in ((n, d), (n, q), (q, d)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_blocks_give_the_products_the_residual_and_the_measured_features(sizes, dtype):
+    features, regressors, coefficients = numbers(dtype=dtype)
+    products, some = functional.products_and_some(features, regressors, 5)
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {}
+    torch.testing.assert_close(products, torch.einsum("nq,nd->qd", regressors, features), **close)
+    torch.testing.assert_close(functional.cross_products(features, regressors), products)
+    assert torch.equal(some, features[:, [0, 5, 10, 15, 20, 25, 30, 35]])
+    expected = features - torch.einsum("nq,qd->nd", regressors, coefficients)
+    torch.testing.assert_close(functional.residualize(features, regressors, coefficients), expected, **close)
+
+
+def test_what_autograd_watches_is_differentiated(sizes):
+    features, regressors, coefficients = (tensor[:20, :12].clone().requires_grad_() for tensor in numbers())
+    assert torch.autograd.gradcheck(functional.residualize, (features, regressors, coefficients))
+    assert torch.autograd.gradcheck(functional.cross_products, (features, regressors))
+
+
+def test_an_eval_layer_may_be_mapped_over_networks(sizes, cohort):
+    layer = dc.PMDN(cohort.design, 30).eval()
+    layer.set_beta(torch.randn_like(layer.beta))
+    stacked, metadata = torch.randn(3, 40, 30), cohort.metadata[:40].float()
+    mapped = torch.vmap(lambda x: layer(x, metadata))(stacked)
+    torch.testing.assert_close(mapped, torch.stack([layer(x, metadata) for x in stacked]))
+
+
+def test_a_layer_trains_the_same_with_blocks_as_without(cohort, monkeypatch):
+    def train():
+        rng = torch.Generator().manual_seed(0)
+        layer, found = dc.PMDN(cohort.design, 2100).double(), []
+        for rows in torch.arange(120).split(50):
+            x = torch.randn(len(rows), 2100, generator=rng, dtype=torch.float64) + cohort.metadata[rows, :1]
+            x.requires_grad_()
+            out = layer(x, cohort.metadata[rows])
+            (out * cohort.metadata[rows, 1:2]).sum().backward()
+            found += [out.detach(), x.grad]
+        return [*found, *layer.state_dict().values()]
+
+    plain = train()
+    monkeypatch.setattr(functional, "BLOCK_BYTES", 2**17)
+    blocked = train()
+    assert plain[0].shape == (50, 2100)
+    for one, two in zip(plain, blocked, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_feature_that_is_not_finite_and_not_measured_keeps_its_coefficients_alone(cohort):
+    layer, metadata = dc.PMDN(cohort.design, 2100), cohort.metadata[:40].float()
+    x = (torch.randn(40, 2100) + metadata[:, :1]).requires_grad_()
+    layer(x, metadata).square().mean().backward()
+    beta, response = layer.beta.clone(), layer.response.clone()
+    spoilt = x.detach().clone()
+    spoilt[3, 5] = float("inf")  # every second feature is measured
+    spoilt.requires_grad_()
+    weights = torch.ones(40, 2100)
+    weights[:, 7] = float("inf")
+    (layer(spoilt, metadata) * weights).nan_to_num(0, 0, 0).sum().backward()
+    moved = (layer.beta != beta).all(0)
+    assert moved.sum() == 2099
+    assert not moved[5]
+    assert layer.skipped == 1
+    assert torch.isfinite(layer.response).all()
+    assert torch.equal(layer.response[:, 7], response[:, 7])
+    assert (layer.response[:, 8] != response[:, 8]).all()
