@@ -24,7 +24,7 @@ from deconfound.experiments.mri.measures import correlations, drawn_again, group
 from deconfound.experiments.mri.page import BEGIN, END, block, filled, remake
 from deconfound.experiments.mri.results import Line, Results, Trial, Value, around, over_folds
 from deconfound.experiments.mri.running import divide, run_maps, simulate
-from deconfound.experiments.mri.store import definition
+from deconfound.experiments.mri.store import definition, held
 from deconfound.experiments.mri.tables import gaps, not_first, table_three, verdict
 from deconfound.methods import Setting, TrainingBatch, method
 
@@ -166,6 +166,17 @@ def test_a_training_that_fails_is_named_and_does_not_stop_the_others(tiny, tmp_p
     again = run_mri(**own)
     assert not again.failures
     assert again.find(40, "mdn").independent == results.find(40, "mdn").independent
+
+
+def test_a_training_that_another_process_is_at_is_left_to_it(tiny, tmp_path, monkeypatch):
+    root, options, _, _ = tiny
+    shutil.copytree(root / "out", tmp_path / "out")
+    (tmp_path / "out" / "trainings" / "mdn-batch40-fold1.npz").unlink()
+    monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("trained what another process trains"))
+    own = options | {"out": tmp_path / "out", "plan": replace(TINY, arms=("mdn",))}
+    with held(tmp_path / "out", "mdn, batch 40, fold 1") as mine:
+        assert mine
+        assert gaps(run_mri(**own)) == ["Batch 40: fold 1 of all arms is not trained yet."]
 
 
 def test_broken_trainings_and_those_of_an_arm_that_has_changed_are_named_together(tiny, tmp_path, monkeypatch):

@@ -22,7 +22,9 @@ from deconfound.experiments.mri.results import OURS, Results
 from deconfound.experiments.mri.store import (
     Cell,
     claim,
+    held,
     name_of,
+    place_of,
     read_failures,
     read_kept,
     write_failure,
@@ -50,7 +52,8 @@ def run_mri(
     """Train what is not yet trained, and summarise what is.
 
     A training that fails is kept as such and tried again by the next call. The folder may be copied: a call on another
-    machine goes on there. When every training is there, the maps of `run_maps` are made too.
+    machine goes on there. Several processes may work on one folder: each takes trainings that no other is at. When all
+    trainings are there, the maps of `run_maps` are made too.
 
     Args:
         quick: 32³, a smaller network, one batch size, one fold: minutes on two cores, instead of all of it on a GPU.
@@ -81,7 +84,9 @@ def run_mri(
         if progress is not None:
             progress("trainings", len(done), len(plan.cells()))
         if wants_maps and len(done) == len(plan.cells()) and _time_left(until):
-            _make_maps(plan, out, volumes, cohort, progress)
+            with held(out, "maps") as mine:
+                if mine and not (out / MAPS).exists():
+                    _make_maps(plan, out, volumes, cohort, progress)
     if not done:
         return None
     results = summarise(plan, cohort, independent, done, read_failures(out, plan))
@@ -146,16 +151,19 @@ def _train(
     for number, cell in enumerate(todo):
         if not _time_left(until):
             return
-        batch, fold, arm = cell
-        if progress is not None:
-            progress(name_of(cell), total - len(todo) + number, total)
-        trainer = Trainer(plan, volumes, free, divided[fold], seed=1000 * plan.seed + fold)
-        try:
-            outcome = trainer.run(ARMS[arm], batch)
-        except (DeconfoundError, RuntimeError) as error:  # one training must not take the others with it
-            write_failure(out, cell, error)
-        else:
-            write_training(out, cell, outcome, source)
+        with held(out, name_of(cell)) as mine:
+            if not mine or place_of(out, cell).exists():
+                continue
+            if progress is not None:
+                progress(name_of(cell), total - len(todo) + number, total)
+            batch, fold, arm = cell
+            trainer = Trainer(plan, volumes, free, divided[fold], seed=1000 * plan.seed + fold)
+            try:
+                outcome = trainer.run(ARMS[arm], batch)
+            except (DeconfoundError, RuntimeError) as error:  # one training must not take the others with it
+                write_failure(out, cell, error)
+            else:
+                write_training(out, cell, outcome, source)
 
 
 def _make_maps(plan: Plan, out: Path, volumes: Volumes, cohort: Cohort, progress: Progress | None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from deconfound.data.cohort import Cohort
 from deconfound.errors import RunError
 from deconfound.experiments.mri.fold import Outcome
 from deconfound.experiments.mri.plan import ARMS, Arm, Plan
-from deconfound.training.files import read_json, write_bytes, write_json
+from deconfound.training.files import only_one, read_json, write_bytes, write_json
 from deconfound.training.loading import listed
 
 ABOUT = "experiment.json"
@@ -66,7 +67,7 @@ def read_kept(out: Path, plan: Plan) -> dict[Cell, Kept]:
     found: dict[Cell, Kept] = {}
     faults = []
     for cell in plan.cells():
-        path = place(out, cell)
+        path = place_of(out, cell)
         if not path.exists():
             continue
         try:
@@ -103,7 +104,7 @@ def write_training(out: Path, cell: Cell, outcome: Outcome, provenance: Mapping[
     content = io.BytesIO()
     arrays = {name: getattr(outcome, name) for name in _ARRAYS}
     np.savez_compressed(content, about=np.array(json.dumps(about)), **arrays)
-    write_bytes(place(out, cell), content.getvalue())
+    write_bytes(place_of(out, cell), content.getvalue())
     _failure(out, cell).unlink(missing_ok=True)
 
 
@@ -116,6 +117,18 @@ def read_failures(out: Path, plan: Plan) -> dict[str, str]:
     """What stopped trainings of a plan, by their names."""
     files = [(cell, _failure(out, cell)) for cell in plan.cells()]
     return {name_of(cell): read_json(file)["error"] for cell, file in files if file.exists()}
+
+
+@contextmanager
+def held(out: Path, name: str) -> Iterator[bool]:
+    """Whether a piece of the work is this process's: False while another is at it. The hold ends with the process."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only_one(out / "trainings" / ".held" / name))
+        except RunError:
+            yield False
+            return
+        yield True
 
 
 def definition(arm: str) -> dict[str, Any]:
@@ -131,11 +144,11 @@ def name_of(cell: Cell) -> str:
     return f"{arm}, batch {batch}, fold {fold}"
 
 
-def place(out: Path, cell: Cell) -> Path:
+def place_of(out: Path, cell: Cell) -> Path:
     """The file of a training."""
     batch, fold, arm = cell
     return out / "trainings" / f"{arm}-batch{batch}-fold{fold}.npz"
 
 
 def _failure(out: Path, cell: Cell) -> Path:
-    return place(out, cell).with_suffix(".failed.json")
+    return place_of(out, cell).with_suffix(".failed.json")
