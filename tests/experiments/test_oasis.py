@@ -15,9 +15,10 @@ from deconfound.errors import OptionError, RunError, TableError
 from deconfound.experiments.oasis import ARMS, FULL, QUICK, Plan, Scanned, read_people, run_oasis, write_people
 from deconfound.experiments.oasis.augment import Augment
 from deconfound.experiments.oasis.linear import ridge_scores
-from deconfound.experiments.oasis.member import Outcome, divide, read_outcome, train_member
+from deconfound.experiments.oasis.member import Outcome, divide, read_outcome, train_member, trainer_of
 from deconfound.experiments.oasis.page import write_report
 from deconfound.experiments.oasis.people import on_device
+from deconfound.experiments.oasis.pretraining import pretrain
 from deconfound.experiments.oasis.results import Line, measure
 from deconfound.experiments.oasis.scores import explained, people_of, score
 from deconfound.experiments.oasis.tables import lines_of, score_table, sentence
@@ -26,8 +27,8 @@ from tests.data.scan_files import write_scan
 ROOT = Path(__file__).parents[2]
 OASIS = Path(os.environ.get("DECONFOUND_DATA", ROOT.parent / "shared" / "data")) / "oasis1"
 TINY = Plan(
-    size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), epochs=1, age_df=1,
-    permutations=19, bootstraps=40,
+    size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), pretrain=1, epochs=1,
+    age_df=1, permutations=19, bootstraps=40,
 )  # fmt: skip
 
 
@@ -240,13 +241,34 @@ def test_a_second_call_goes_on_and_a_third_trains_nothing(tiny, monkeypatch):
 
 
 def test_a_training_is_the_same_each_time_and_settles_only_where_the_method_does():
-    people = made_up()
-    volumes = on_device(people, 16, torch.device("cpu"), TINY.task)
-    first, second = (train_member(TINY, volumes, (0, "pmdn", 0)) for _ in range(2))
+    trainer = trainer_of(TINY, on_device(made_up(), 16, torch.device("cpu"), TINY.task), fold=0, member=0)
+    first, second = (train_member(TINY, trainer, "pmdn") for _ in range(2))
     assert np.array_equal(first.test, second.test)
     assert not np.array_equal(first.test, first.raw)
-    plain = train_member(TINY, volumes, (0, "baseline", 0))
+    plain = train_member(TINY, trainer, "baseline")
     assert np.array_equal(plain.test, plain.raw)
+
+
+def test_networks_start_from_one_that_has_learned_age():
+    """What it has learned is there before the arm's own training: a ridge regression reads age from its features."""
+    plan = replace(TINY, filters=(4, 4, 4, 4), pretrain=20, epochs=1, lr=3e-3, augment=None)
+    people = made_up()
+    trainer = trainer_of(plan, on_device(people, 16, torch.device("cpu"), plan.task), fold=0, member=0)
+    start = pretrain(plan, trainer)
+    assert not any(name.startswith("fc3") for name in start)
+    still = replace(plan, lr=0.0)
+    age = people.table["age"][trainer.fold.test]
+    read = []
+    for weights in (None, start):
+        features = train_member(still, trainer, "baseline", weights).features.astype(np.float64)
+        design = np.column_stack([np.ones(len(features)), features])
+        read.append(np.corrcoef(design @ np.linalg.lstsq(design, age, rcond=None)[0], age)[0, 1] ** 2)
+    assert read[1] > 0.7
+    torch.manual_seed(trainer.seed)
+    fresh = trainer.prepare(ARMS["pmdn-paper"])
+    missing = fresh.network.load_state_dict(start, strict=False)
+    assert not missing.unexpected_keys
+    assert {name.split(".")[0] for name in missing.missing_keys} == {"fc3", "relu1", "relu2"}
 
 
 def test_results_hold_numbers_about_groups_and_none_about_a_person(tiny):

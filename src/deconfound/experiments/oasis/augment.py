@@ -28,29 +28,31 @@ class Augment:
     def __call__(self, images: Tensor) -> Tensor:
         """The same images, each changed in its own way; random numbers come from torch."""
         n, device = len(images), images.device
-
-        def uniform(*shape: int) -> Tensor:
-            return 2 * torch.rand(n, *shape, device=device) - 1
-
-        matrix = self._turned(uniform(3))
+        # A dozen small numbers per image: made here and sent at once, they do not keep a GPU waiting.
+        matrix = self._turned(_uniform(n, 3))
         if self.mirror:
             # The last row of the map belongs to the first axis of the volume.
-            matrix[:, 2] *= torch.where(torch.rand(n, device=device) < 0.5, -1.0, 1.0)[:, None]
-        moved = torch.cat([matrix, 2 * self.shift * uniform(3, 1)], dim=2)
-        grid = nn.functional.affine_grid(moved, list(images.shape), align_corners=False)
-        changed = nn.functional.grid_sample(images, grid, align_corners=False)
-        changed = changed * (1 + self.contrast * uniform(1, 1, 1, 1))
+            matrix[:, 2] *= torch.where(torch.rand(n) < 0.5, -1.0, 1.0)[:, None]
+        moved = torch.cat([matrix, 2 * self.shift * _uniform(n, 3, 1)], dim=2)
+        factor = 1 + self.contrast * _uniform(n, 1, 1, 1, 1)
+        grid = nn.functional.affine_grid(moved.to(device), list(images.shape), align_corners=False)
+        changed = nn.functional.grid_sample(images, grid, align_corners=False) * factor.to(device)
         return changed.to(memory_format=torch.channels_last_3d)
 
     def _turned(self, share: Tensor) -> Tensor:
         """Rotation matrices `(n, 3, 3)` by these shares of the largest angle, one axis after the other."""
         angles = share * math.radians(self.turn)
-        result = torch.eye(3, device=share.device).expand(len(share), 3, 3)
+        result = torch.eye(3).repeat(len(share), 1, 1)
         for axis in range(3):
             a, b = [other for other in range(3) if other != axis]
-            turn = torch.eye(3, device=share.device).repeat(len(share), 1, 1)
+            turn = torch.eye(3).repeat(len(share), 1, 1)
             cosine, sine = angles[:, axis].cos(), angles[:, axis].sin()
             turn[:, a, a], turn[:, b, b] = cosine, cosine
             turn[:, a, b], turn[:, b, a] = -sine, sine
             result = result @ turn
-        return result.clone()
+        return result
+
+
+def _uniform(*shape: int) -> Tensor:
+    """Numbers between -1 and 1."""
+    return 2 * torch.rand(*shape) - 1

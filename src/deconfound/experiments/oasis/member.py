@@ -6,6 +6,7 @@ import io
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from deconfound.errors import RunError
 from deconfound.experiments.mri.fold import Trainer, Volumes
 from deconfound.experiments.oasis.plan import ARMS, Plan
+from deconfound.experiments.oasis.schedule import cosine
 from deconfound.training.config import Splits
 from deconfound.training.files import write_bytes
 from deconfound.training.splits import Fold, deal, folds, stratum_codes
@@ -60,23 +63,35 @@ def divide(plan: Plan, table: dict[str, Any], fold: int, member: int) -> Fold:
     return Fold(outer.name, rest[part != member], rest[part == member], outer.test)
 
 
-def train_member(plan: Plan, volumes: Volumes, cell: tuple[int, str, int]) -> Outcome:
-    """Train the network of a cell and predict the scans it was not trained on."""
-    member, arm, number = cell
-    fold = divide(plan, volumes.table, number, member)
-    seed = 10_000 * plan.seed + 100 * number + member
-    trainer = Trainer(plan.training, volumes, None, fold, seed, plan.augment)
+def trainer_of(plan: Plan, volumes: Volumes, fold: int, member: int) -> Trainer:
+    """The data of one member of one fold, and the loop."""
+    rows = divide(plan, volumes.table, fold, member)
+    return Trainer(plan.training, volumes, None, rows, 10_000 * plan.seed + 100 * fold + member, plan.augment)
+
+
+def train_member(plan: Plan, trainer: Trainer, arm: str, start: Mapping[str, Tensor] | None = None) -> Outcome:
+    """Train a network and predict the scans it was not trained on.
+
+    Args:
+        plan: How it is trained.
+        trainer: On what.
+        arm: One of `ARMS`.
+        start: Weights to start from, of all layers or of some.
+    """
+    volumes, fold = trainer.cohort, trainer.fold
     started = time.monotonic()
-    torch.manual_seed(seed)
+    torch.manual_seed(trainer.seed)
     made = trainer.prepare(ARMS[arm])
+    if start is not None:
+        made.network.load_state_dict(start, strict=False)
     optimizer = torch.optim.AdamW(made.network_parameters(), lr=plan.lr, weight_decay=plan.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: _rate((epoch + 0.5) / plan.epochs))
+    schedule = cosine(optimizer, plan.epochs)
     losses = []
     for epoch in range(plan.epochs):
         losses.append(trainer.epoch(made, optimizer, plan.batch_size, epoch))
         schedule.step()
     if not math.isfinite(losses[-1]):
-        raise RunError(f"the loss must be finite; got {losses[-1]} for {arm} in fold {number}. Lower lr.")
+        raise RunError(f"the loss must be finite; got {losses[-1]} for {arm} in fold {fold.name}. Lower lr.")
     made.eval()
     held, _ = trainer.predict(made, volumes, fold.validation)
     raw, _ = trainer.predict(made, volumes, fold.test)
@@ -85,11 +100,6 @@ def train_member(plan: Plan, volumes: Volumes, cell: tuple[int, str, int]) -> Ou
     test, features = trainer.predict(made, volumes, fold.test)
     seconds = time.monotonic() - started
     return Outcome(fold.validation, held[:, 0], fold.test, test[:, 0], raw[:, 0], features, losses, seconds)
-
-
-def _rate(share: float) -> float:
-    """The learning rate at a share of the training: up over the first tenth, then down along a cosine."""
-    return min(1.0, 10 * share) * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, share - 0.1) / 0.9)))
 
 
 def write_outcome(outcome: Outcome, path: Path) -> None:

@@ -33,6 +33,7 @@ class Plan:
         members: Networks whose scores are averaged; each is trained without another part of the training people.
         arms: Names of `ARMS`.
         filters: Channels of the network's blocks.
+        pretrain: Epochs in which each network first learns age and sex; 0 starts from nothing.
         epochs: Of every training; the last network is taken, none is chosen.
         batch_size: Scans in a step.
         lr: The highest learning rate; it rises over the first tenth of the steps and falls to zero.
@@ -50,6 +51,7 @@ class Plan:
     members: int = 4
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (8, 16, 32, 32)
+    pretrain: int = 40
     epochs: int = 40
     batch_size: int = 32
     lr: float = 1e-3

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from deconfound.errors import OptionError, RunError
-from deconfound.experiments.oasis.member import read_outcome, train_member, write_outcome
+from deconfound.experiments.mri.fold import Trainer
+from deconfound.experiments.oasis.member import read_outcome, train_member, trainer_of, write_outcome
 from deconfound.experiments.oasis.people import Scanned, on_device, read_people
 from deconfound.experiments.oasis.plan import FULL, QUICK, Plan
+from deconfound.experiments.oasis.pretraining import pretrain
 from deconfound.experiments.oasis.summary import summarise
 from deconfound.training.files import read_json, write_json
 from deconfound.training.provenance import provenance
@@ -76,23 +79,30 @@ def train_cells(
     """Train some cells, one after the other, until `end` on the monotonic clock."""
     volumes = on_device(people, plan.size, torch.device(device), plan.task)
     total = total or len(cells)
+    starts: dict[tuple[int, int], tuple[Trainer, dict[str, Tensor] | None]] = {}
     for number, cell in enumerate(cells):
         if end is not None and time.monotonic() > end:
             return
+        member, arm, fold = cell
         if progress is not None:
-            member, arm, fold = cell
             progress(f"{arm}, fold {fold}, member {member}", total - len(cells) + number, total)
-        write_outcome(train_member(plan, volumes, cell), path_of(out, cell))
+        if (fold, member) not in starts:
+            trainer = trainer_of(plan, volumes, fold, member)
+            starts[fold, member] = trainer, pretrain(plan, trainer) if plan.pretrain else None
+        trainer, start = starts[fold, member]
+        write_outcome(train_member(plan, trainer, arm, start), path_of(out, cell))
 
 
 def _side_by_side(
     plan: Plan, people: Scanned, out: Path, device: str, cells: Sequence[Cell], seconds: float | None, jobs: int
 ) -> None:
-    """Several processes, each with every so many-th cell; small networks leave most of a GPU idle."""
+    """Several processes, each with some folds and members, whose arms share a start; one leaves most of a GPU idle."""
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
-    shares = [cells[number::jobs] for number in range(jobs)]
+    shares: list[list[Cell]] = [[] for _ in range(jobs)]
+    for member, arm, fold in cells:
+        shares[(member * plan.folds + fold) % jobs].append((member, arm, fold))
     made = [context.Process(target=_work, args=(plan, people, out, device, part, seconds)) for part in shares if part]
     for process in made:
         process.start()
