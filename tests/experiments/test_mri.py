@@ -76,7 +76,7 @@ def test_a_second_call_goes_on_and_a_third_trains_nothing(tiny, monkeypatch):
     _, options, results, calls = tiny
     assert [call[0] for call in calls] == [
         "mdn, batch 40, fold 0", "pmdn, batch 40, fold 0", "mdn, batch 40, fold 1", "pmdn, batch 40, fold 1",
-        "trainings", "maps of the coefficients",
+        "trainings", "maps of the coefficients", "maps of the coefficients",
     ]  # fmt: skip
     assert calls[4][1:] == (4, 4)
     monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("trained again"))
@@ -285,7 +285,7 @@ def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
     assert row[4].startswith("+0.013 (")
     assert row[5] == "**behind** (interval holds 0)"
     assert not_first(results) == [
-        "Batch 20: PMDN (ours) is not first in mean correlation within groups: 0.043, MDN 0.030."
+        "Batch 20: PMDN (ours) is not first in mean correlation within groups: 0.043, MDN 0.030 (accuracy 60.0%)."
     ]
     assert verdict(Value(-0.1, -0.2, -0.05), -1) == "ahead"
     assert verdict(Value(-0.1, -0.2, -0.05), 1) == "**behind**"

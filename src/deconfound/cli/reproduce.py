@@ -78,7 +78,7 @@ def mri(
         "reproduce-mri"
     ),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small volumes, one fold, one batch size: for two cores.")
+        bool, typer.Option("--quick", help="Small volumes, one fold, one batch size: a few minutes on two cores.")
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
     minutes: Annotated[
@@ -128,7 +128,7 @@ def _show(console: Console, results: Results) -> None:
     from deconfound.experiments.mri.page import sentence
     from deconfound.experiments.mri.tables import gaps, not_first
 
-    view = Table(title="accuracy on independent people · mean correlation within groups", title_justify="left")
+    view = Table(title="accuracy, independent people · correlation within groups", title_justify="left")
     view.add_column("")
     for batch in results.batches:
         view.add_column(f"batch {batch}", justify="right")

@@ -174,6 +174,8 @@ def _make_maps(plan: Plan, out: Path, volumes: Volumes, cohort: Cohort, progress
     third = replace(plan, epochs=-(-plan.epochs // 3), least_steps=plan.least_steps // 3)
     trainer = Trainer(third, volumes, None, divide(plan, cohort)[0], seed=1000 * plan.seed)
     save_maps(train_maps(trainer, batch, cohort.fingerprint), out)
+    if progress is not None:
+        progress("maps of the coefficients", 1, 1)
 
 
 def _loaded(cohort: Cohort, place: torch.device, cache: str | Path | None, progress: Progress | None) -> Volumes:

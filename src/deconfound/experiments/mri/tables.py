@@ -166,10 +166,15 @@ def not_first(results: Results) -> list[str]:
         if ours is None:
             continue
         others = [line for line in results.lines if line.batch == batch and line.arm != OURS]
-        free = {line.arm: line.independent.mean for line in others}
-        left = {line.arm: line.within_mean.mean for line in others}
-        above = {arm: f"{value:.1%}" for arm, value in free.items() if value > ours.independent.mean}
-        below = {arm: f"{value:.3f}" for arm, value in left.items() if value < ours.within_mean.mean}
+        above = {
+            line.arm: f"{line.independent.mean:.1%}" for line in others if line.independent.mean > ours.independent.mean
+        }
+        # A network that has learned nothing has nothing to give away, so what it knows is said too.
+        below = {
+            line.arm: f"{line.within_mean.mean:.3f} (accuracy {line.independent.mean:.1%})"
+            for line in others
+            if line.within_mean.mean < ours.within_mean.mean
+        }
         head = f"Batch {batch}: {results.title(OURS)} is not first in"
         if above:
             told.append(
