@@ -11,7 +11,7 @@ import torch
 
 import deconfound as dc
 from deconfound import gain, kernels
-from deconfound.kernels import launch, ops
+from deconfound.kernels import launch, ops, tiles
 from deconfound.kernels.tiles import Tile
 
 # The interpreter multiplies with NumPy, which warns of what is not finite.
@@ -24,10 +24,9 @@ def _interpreted():
 
 
 TILES = {
-    "held": Tile(64, 16, 1, hold=True),
-    "held-wide": Tile(64, 64, 4, hold=True),
-    "looped": Tile(16, 32, 1),
-    "looped-wide": Tile(4, 64, 4),
+    "one block": Tile(64, 16, 4),
+    "some blocks": Tile(8, 32, 1),
+    "whole rows": Tile(4, 64, 1),
 }
 # The interpreter cuts bfloat16 off where a GPU rounds.
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
@@ -61,6 +60,23 @@ def test_one_pass_moves_the_coefficients_and_subtracts(tile, dtype, n, d, q, con
     assert skipped == 0
 
 
+@pytest.mark.parametrize("keep", [True, False], ids=["residual", "difference"])
+@pytest.mark.parametrize("with_gram", [True, False], ids=["gram", "identity"])
+def test_features_that_no_program_can_hold_are_read_twice_with_the_same_result(keep, with_gram, monkeypatch):
+    features, regressors, removal, beta = matrices(41, 33, 8, 6)
+    gram = regressors.T @ regressors if with_gram else None
+    numbers = torch.cat([torch.rand(8) / 41, torch.tensor([0.7, 0.9])])
+    found = []
+    for most in (tiles.MOST_SAMPLES, 40):
+        monkeypatch.setattr(tiles, "MOST_SAMPLES", most)
+        moved = beta.clone()
+        counts = (torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)) if with_gram else (None, None)
+        out = launch.move(features, moved, regressors, removal, gram, numbers, *counts, keep)
+        found.append((moved, out))
+    for held, twice in zip(*found, strict=True):
+        assert error(twice, held.double()) < 1e-6
+
+
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize(("n", "d", "q"), [(70, 35, 8), (1, 3, 2), (5, 1, 21)])
 def test_the_two_halves_alone(dtype, n, d, q):
@@ -88,15 +104,16 @@ def test_rows_and_coefficients_may_be_apart_in_memory():
     )
 
 
-@pytest.mark.parametrize("tile", [TILES["held"], TILES["looped"]], ids=["held", "looped"])
-def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once(tile):
+@pytest.mark.parametrize("most", [tiles.MOST_SAMPLES, 4], ids=["held", "read twice"])
+def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once(most, monkeypatch):
+    monkeypatch.setattr(tiles, "MOST_SAMPLES", most)
     features, regressors, removal, beta = matrices(9, 70, 4, 3)
     features[2, 5] = torch.nan
     features[4, 60] = torch.inf
     before = beta.clone()
     flag, skipped = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
     numbers = torch.full((6,), 0.01)
-    launch.move(features, beta, regressors, removal, regressors.T @ regressors, numbers, flag, skipped, tile=tile)
+    launch.move(features, beta, regressors, removal, regressors.T @ regressors, numbers, flag, skipped)
     kept = (beta == before).all(0)
     assert kept.nonzero().ravel().tolist() == [5, 60]
     assert skipped == 1

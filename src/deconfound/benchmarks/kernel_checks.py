@@ -17,25 +17,13 @@ Q, CONFOUNDS = 7, 5
 # Odd sizes, one sample, one feature, many regressors, more samples than one block holds.
 SHAPES = ((37, 1001, 8, 6), (1, 5, 3, 2), (200, 84, 7, 5), (3000, 130, 8, 6), (64, 999, 30, 27), (240, 4096, 7, 5))
 TILES: dict[tuple[int, int], tuple[Tile, ...]] = {
-    (240, 262_144): (
-        Tile(256, 16, 1, True), Tile(256, 64, 4, True), Tile(256, 32, 2, True), Tile(256, 32, 4, True),
-        Tile(256, 64, 8, True), Tile(256, 16, 2, True), Tile(64, 64, 4), Tile(64, 32, 2), Tile(256, 16, 4),
-    ),
-    (1000, 73_728): (
-        Tile(1024, 16, 4, True), Tile(1024, 16, 8, True), Tile(1024, 8, 2, True), Tile(1024, 32, 8, True),
-        Tile(128, 16, 4), Tile(256, 16, 4), Tile(64, 16, 2), Tile(128, 32, 4), Tile(64, 32, 2),
-    ),
-    (64, 2_097_152): (
-        Tile(64, 64, 1, True), Tile(64, 128, 2, True), Tile(64, 256, 4, True), Tile(64, 128, 4, True),
-        Tile(64, 64, 2, True), Tile(64, 32, 1, True), Tile(16, 256, 2),
-    ),
-    (32, 7_077_888): (
-        Tile(32, 128, 1, True), Tile(32, 256, 2, True), Tile(32, 512, 4, True), Tile(32, 256, 4, True),
-        Tile(32, 64, 1, True), Tile(32, 128, 2, True), Tile(8, 512, 4),
-    ),
-}  # fmt: skip
-PRODUCTS = (Tile(16, 512, 4), Tile(32, 256, 4), Tile(8, 512, 4), Tile(64, 128, 4), Tile(32, 128, 2))
-SUBTRACTIONS = (Tile(8, 512, 4), Tile(16, 512, 4), Tile(8, 1024, 4), Tile(16, 256, 4), Tile(4, 1024, 4))
+    (240, 262_144): (Tile(64, 32, 4), Tile(64, 16, 4), Tile(32, 16, 2), Tile(128, 32, 8), Tile(32, 32, 4)),
+    (1000, 73_728): (Tile(128, 16, 8), Tile(64, 16, 4), Tile(128, 8, 8), Tile(64, 8, 4), Tile(256, 16, 16)),
+    (64, 2_097_152): (Tile(64, 128, 4), Tile(64, 64, 4), Tile(32, 64, 2), Tile(16, 64, 1), Tile(32, 128, 4)),
+    (32, 7_077_888): (Tile(32, 256, 4), Tile(32, 128, 4), Tile(16, 128, 2), Tile(16, 128, 1), Tile(16, 256, 4)),
+}
+PRODUCTS = (Tile(8, 512, 4), Tile(16, 512, 4), Tile(16, 256, 4), Tile(32, 128, 4))
+SUBTRACTIONS = (Tile(8, 1024, 4), Tile(16, 512, 4), Tile(4, 1024, 4), Tile(8, 512, 4))
 
 
 def jobs(device: str, quick: bool = False) -> list[Job]:

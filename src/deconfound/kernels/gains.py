@@ -7,7 +7,7 @@ program that turns the votes into a gain and commits the state.
 # mypy: ignore-errors
 
 from deconfound.kernels.language import jit, tl
-from deconfound.kernels.passes import is_finite, load_block, load_column, row_block
+from deconfound.kernels.passes import add_up, is_finite, load_block, load_column, row_block
 
 # Groups of coefficients that have a gain each, as a power of two.
 GROUPS = tl.constexpr(4)
@@ -85,7 +85,7 @@ def add_votes(
         if WEIGHTED:
             unit *= tl.load(weights + rows, mask=rows < n, other=0.0)
         for group in tl.static_range(3):
-            square = tl.zeros((BA, BB), dtype=tl.float32)
+            square = tl.zeros((BA * BB,), dtype=tl.float32)
             for k in tl.static_range(Q):
                 if (k >= FIRST) + (k >= SECOND) == group:
                     r_k = load_column(r, rows, k, n, r_row, r_col)
@@ -94,7 +94,7 @@ def add_votes(
             for k in tl.static_range(Q):
                 if (k >= FIRST) + (k >= SECOND) == group:
                     vote = load_column(r, rows, k, n, r_row, r_col) * scale
-                    total += tl.where(ks == k, tl.sum(block * vote[:, :, None], axis=0)[None, :, :], 0.0)
+                    total += tl.where(ks == k, add_up(block * vote[:, None], BA, BB, BM)[None, :, :], 0.0)
     keep_votes(tl.sum(total, axis=1), trend, votes, sums, measured, m, Q, QP, FIRST, SECOND)
 
 

@@ -60,15 +60,44 @@ def move(
     """Move `coefficients` `(q, d)` in place and return `f − b c β`, or `− b c β` in float32; see the kernel."""
     n, d = features.shape
     q = coefficients.shape[0]
+    if q > tiles.MOST_REGRESSORS or n > tiles.MOST_SAMPLES:
+        return _move_in_two(features, coefficients, regressors, removal, gram, numbers, flag, skipped, keep)
     out = features.new_empty((n, d), dtype=features.dtype if keep else torch.float32)
-    tile = tile or tiles.whole_pass(n, d)
+    tile = tile or tiles.whole_pass(n, d, features.element_size())
     passes.move_and_subtract[(_blocks(d, tile.features),)](
         features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers,
         flag, skipped, n, d, features.stride(0), *regressors.stride(), *removal.stride(),
-        Q=q, QC=removal.shape[1], QP=power_of_two(q), **_block(tile, features), GRAM=gram is not None, KEEP=keep,
-        HOLD=tile.hold, WIDE=_wide(n, q, d, features), num_warps=tile.warps,
+        Q=q, QC=removal.shape[1], BLOCKS=_blocks(n, tile.rows), **_block(tile, features), GRAM=gram is not None,
+        KEEP=keep, WIDE=_wide(n, q, d, features), num_warps=tile.warps,
     )  # fmt: skip
     return out
+
+
+def _move_in_two(
+    features: Tensor,
+    coefficients: Tensor,
+    regressors: Tensor,
+    removal: Tensor,
+    gram: Tensor | None,
+    numbers: Tensor,
+    flag: Tensor | None,
+    skipped: Tensor | None,
+    keep: bool,
+) -> Tensor:
+    """The same with features read twice, for more than one program can hold."""
+    q = len(coefficients)
+    towards = cross(features, regressors).mul_(numbers[q])
+    # The same kernel, so that no setting of torch lowers the precision of a product.
+    towards -= coefficients if gram is None else cross(coefficients, gram)
+    new = torch.addcmul(coefficients, numbers[:q, None], towards)
+    finite = new.isfinite().all(0)
+    coefficients.copy_(torch.where(finite, new, coefficients))
+    if flag is not None and skipped is not None:
+        bad = ~finite.all()
+        skipped += bad & (flag == 0)
+        flag.logical_or_(bad)
+    scaled = coefficients[: removal.shape[1]] * numbers[q + 1]
+    return subtract(features if keep else features.new_zeros(features.shape, dtype=torch.float32), removal, scaled)
 
 
 def decide_step(

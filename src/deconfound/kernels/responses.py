@@ -13,7 +13,7 @@ from deconfound.kernels.gains import (
     sum_parts,
 )
 from deconfound.kernels.language import jit, tl
-from deconfound.kernels.passes import is_finite, load_block, load_column, row_block
+from deconfound.kernels.passes import add_up, is_finite, load_block, load_column, row_block
 
 
 @jit
@@ -85,11 +85,11 @@ def add_responses(
     measured = tl.program_id(0) * BM + tl.arange(0, BM)
     ks = tl.arange(0, QP)[:, None, None]
     total = tl.zeros((QP, BB, BM), dtype=tl.float32)
-    lengths = tl.zeros((BA, BB), dtype=tl.float32)
+    lengths = tl.zeros((BA * BB,), dtype=tl.float32)
     for start in range(0, n, BA * BB):
         rows = row_block(start, BA, BB)
         block = load_block(gradients, rows, measured, n, m, m, True)
-        norm = tl.zeros((BA, BB), dtype=tl.float32)
+        norm = tl.zeros((BA * BB,), dtype=tl.float32)
         for k in tl.static_range(Q):
             c_k = load_column(c, rows, k, n, c_row, c_col)
             norm += c_k * c_k
@@ -101,11 +101,11 @@ def add_responses(
         lengths += length
         for k in tl.static_range(Q):
             vote = load_column(c, rows, k, n, c_row, c_col) * length * unit
-            total += tl.where(ks == k, tl.sum(block * vote[:, :, None], axis=0)[None, :, :], 0.0)
+            total += tl.where(ks == k, add_up(block * vote[:, None], BA, BB, BM)[None, :, :], 0.0)
     here = tl.arange(0, QP)[:, None]
     where = here.to(tl.int64) * d + (measured * stride)[None, :]
     old = tl.load(mean + where, mask=(here < Q) & (measured < m)[None, :], other=0.0)
-    result = tl.sum(total, axis=1) - tl.sum(tl.sum(lengths, axis=1), axis=0) * old
+    result = tl.sum(total, axis=1) - tl.sum(lengths, axis=0) * old
     keep_votes(result, trend, votes, sums, measured, m, Q, QP, QP, QP)
 
 

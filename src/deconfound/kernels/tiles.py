@@ -1,24 +1,25 @@
-"""How a pass is cut into programs. `benchmarks/gpu.py` times these cuts beside others."""
+"""How a pass is cut into programs. The section `tiles` of `deconfound bench` times these cuts beside others."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+# What a program of the whole pass may hold: coefficients for each regressor, and samples, which each take registers.
+MOST_REGRESSORS, MOST_SAMPLES = 16, 2048
 
 
 class Tile(NamedTuple):
     """One program's share of a pass.
 
     Attributes:
-        rows: Samples in a block.
+        rows: Samples in a block; fewer than the program has threads, see `deconfound.kernels.passes`.
         features: Features in a block.
         warps: Warps that work on it.
-        hold: Whether the block holds every sample, so that features are read once.
     """
 
     rows: int
     features: int
     warps: int
-    hold: bool = False
 
     def side_by_side(self, itemsize: int) -> int:
         """Samples that lie side by side in the program's threads, each of which reads 16 bytes at a time."""
@@ -30,32 +31,27 @@ def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def whole_pass(n: int, d: int) -> Tile:
-    """For moving the coefficients and subtracting.
-
-    Up to 256 samples one warp holds them all, 128 numbers a thread, so that no thread waits for another. More are read
-    twice, with so few features at a time that the second read finds them in the cache.
-    """
-    rows = max(4, power_of_two(n))
-    if rows <= 256:
-        return Tile(rows, min(max(16, 4096 // rows), 128, _enough_programs(d)), 1, hold=True)
-    return Tile(128, 16, 4)
+def whole_pass(n: int, d: int, itemsize: int = 4) -> Tile:
+    """For moving the coefficients and subtracting: all samples are held, 256 bytes of them in each thread."""
+    samples = max(16, power_of_two(n))
+    warps = 4 if samples <= 256 else 8
+    features = max(64 // itemsize, 256 * 32 * warps // (samples * itemsize))
+    return Tile(min(samples, 16 * warps), min(features, 1024 // itemsize, _enough_programs(d)), warps)
 
 
 def products(n: int, d: int) -> Tile:
     """For sums over samples alone."""
-    return _cut(n, min(512, _enough_programs(d)))
+    return _cut(n, min(512, _enough_programs(d)), 8)
 
 
 def subtraction(n: int, d: int) -> Tile:
     """For subtracting alone."""
-    return _cut(n, min(512, _enough_programs(d)))
+    return _cut(n, min(1024, _enough_programs(d)), 8)
 
 
-def _cut(n: int, features: int) -> Tile:
-    """Blocks of four warps, or fewer where features are few, with 32 numbers a thread."""
-    warps = max(1, features // 128)
-    return Tile(min(power_of_two(n), 32 * 32 * warps // features), features, warps)
+def _cut(n: int, features: int, most: int) -> Tile:
+    """Blocks of four warps with at most 64 numbers a thread."""
+    return Tile(max(1, min(power_of_two(n), max(most, 4096 // features), 64)), features, 4)
 
 
 def _enough_programs(d: int) -> int:
