@@ -18,7 +18,6 @@ BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
     **MRI_ARMS,
     "pmdn-controls": Arm("PMDN (before ReLU, β from controls)", "pmdn", BEFORE, {"controls_only": True}),
-    "pmdn-last": Arm("PMDN (last layer)", "pmdn", ("fc3",)),
     "input": Arm("inputs residualised", "input-residualize"),
 }
 
@@ -52,8 +51,8 @@ class Plan:
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (8, 16, 32, 32)
     pretrain: int = 40
-    epochs: int = 40
-    batch_size: int = 32
+    epochs: int = 30
+    batch_size: int = 64
     lr: float = 1e-3
     weight_decay: float = 5e-2
     gamma: float = 2.0
@@ -100,6 +99,6 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    size=32, members=2, arms=("baseline", "pmdn"), filters=(4, 8, 16, 16), epochs=12, permutations=99,
-    bootstraps=200,
+    size=32, members=2, arms=("baseline", "pmdn"), filters=(4, 8, 16, 16), pretrain=10, epochs=8,
+    permutations=99, bootstraps=200,
 )  # fmt: skip
