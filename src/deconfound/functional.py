@@ -18,9 +18,11 @@ from torch import Tensor
 
 from deconfound import kernels
 
-# What a block of rows takes up at most, and the fewest rows that are worth a product.
-BLOCK_BYTES = 2**19
+# What a block of rows takes up at most, the fewest rows that are worth a product, and the most regressors: products
+# with more are bound by arithmetic, which whole matrices do faster.
+BLOCK_BYTES = 2**20
 BLOCK_ROWS = 8
+BLOCK_REGRESSORS = 32
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,13 @@ def products_and_some(features: Tensor, regressors: Tensor, every: int) -> tuple
     return products, some
 
 
-def _block(features: Tensor, *others: Tensor) -> int:
+def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
     """How many rows to take at a time; 0 for all of them: few, watched by autograd or a compiler, or not on a CPU."""
     if not features.is_cpu or features.ndim != 2 or torch.compiler.is_compiling():
         return 0
+    if regressors.shape[1] > BLOCK_REGRESSORS:
+        return 0
+    others = (regressors, *others)
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *others))
     if watched or any(other.dtype != features.dtype for other in others):
         return 0

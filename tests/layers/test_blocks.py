@@ -31,6 +31,17 @@ def test_blocks_give_the_products_the_residual_and_the_measured_features(sizes, 
     torch.testing.assert_close(functional.residualize(features, regressors, coefficients), expected, **close)
 
 
+def test_many_regressors_are_multiplied_as_a_whole(monkeypatch):
+    monkeypatch.setattr(functional, "BLOCK_BYTES", 1)
+    features, few, _ = numbers(q=functional.BLOCK_REGRESSORS)
+    _, many, _ = numbers(q=functional.BLOCK_REGRESSORS + 1)
+    _, copied = functional.products_and_some(features, few, 5)
+    products, viewed = functional.products_and_some(features, many, 5)
+    assert copied._base is None
+    assert viewed._base is features
+    torch.testing.assert_close(products, torch.einsum("nq,nd->qd", many, features))
+
+
 def test_what_autograd_watches_is_differentiated(sizes):
     features, regressors, coefficients = (tensor[:20, :12].clone().requires_grad_() for tensor in numbers())
     assert torch.autograd.gradcheck(functional.residualize, (features, regressors, coefficients))

@@ -48,6 +48,7 @@ def _measure(n: int, clock: Clock) -> Iterator[Row]:
 
 def _packages(x: Any, y: Any) -> dict[str, tuple[Callable[[], float], Callable[..., torch.Tensor]]]:
     """Each package's call, and our function for the same estimator."""
+    threads = torch.get_num_threads()
     found: dict[str, tuple[Callable[[], float], Callable[..., torch.Tensor]]] = {}
     try:
         dcor = import_module("dcor")
@@ -60,4 +61,5 @@ def _packages(x: Any, y: Any) -> dict[str, tuple[Callable[[], float], Callable[.
         found["statsmodels"] = (biased, distance_correlation_sqr)
     except ImportError:
         pass
+    torch.set_num_threads(threads)  # numba, which dcor imports, sets them anew for the whole process
     return found

@@ -41,6 +41,12 @@ several processes their sums come between the two halves of the pass, so feature
 regressors, in float64 and on a CPU, torch's own operations do the work.
 """
 
+KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
+and faults it in again in the next, or not, as the heap happens to lie: on a CPU this can cost more than any layer here.
+A training run gets the same with `MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_MMAP_THRESHOLD_=2147483647` in its
+environment, or with jemalloc.
+"""
+
 
 def page(results: Iterable[Result], figure: bool = True) -> str:
     """The whole page; the growth figure is linked where there is something to show in it."""
@@ -63,6 +69,8 @@ def _origin(result: Result) -> str:
     text = f"## {title}\n\n{where}; Python {origin['python']}, {versions}; {source}.\n"
     if result["quick"]:
         text += "\nA quick run of small sizes, to see that everything runs: its figures mean nothing.\n"
+    if origin["keeps_memory"]:
+        text += "\n" + KEPT
     if result.get("left_out"):
         text += f"\nLeft out, for time: {'; '.join(result['left_out'])}.\n"
     return text

@@ -12,7 +12,7 @@ import torch
 
 from deconfound.benchmarks import growth, kernel_checks, layer_passes, loading, measures, rehearsal, steps, store
 from deconfound.benchmarks.job import Job, Row
-from deconfound.benchmarks.timing import Clock
+from deconfound.benchmarks.timing import Clock, keep_freed_memory
 from deconfound.errors import OptionError
 
 # In the order in which they run: what the claims need comes first.
@@ -87,7 +87,7 @@ def run(
     if minutes is not None and minutes <= 0:
         raise OptionError(f"minutes must be positive; got {minutes:g}.")
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    result = store.new(device, quick)
+    result = store.new(device, quick, keeps_memory=device == "cpu" and not quick and keep_freed_memory())
     if folder is not None:
         result = store.load(folder, result) or result
     keep: Callable[[], object] = (lambda: None) if folder is None else partial(store.save, result, folder)

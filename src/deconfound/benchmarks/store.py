@@ -19,13 +19,13 @@ from deconfound.training.provenance import commit
 Result = dict[str, Any]
 
 
-def new(device: str, quick: bool) -> Result:
+def new(device: str, quick: bool, keeps_memory: bool = False) -> Result:
     """A result with nothing in it yet."""
-    return {"device": device, "quick": quick, "origin": origin(device), "jobs": {}}
+    return {"device": device, "quick": quick, "origin": origin(device, keeps_memory), "jobs": {}}
 
 
-def origin(device: str) -> dict[str, Any]:
-    """Where the figures come from."""
+def origin(device: str, keeps_memory: bool) -> dict[str, Any]:
+    """Where the figures come from; whether the process kept the memory that it freed is a part of it."""
     packages = {"deconfound": deconfound.__version__}
     for name in ("torch", "triton", "numpy", "dcor", "statsmodels"):
         try:
@@ -36,6 +36,7 @@ def origin(device: str) -> dict[str, Any]:
         "machine": torch.cuda.get_device_name() if device == "cuda" else platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "keeps_memory": keeps_memory,
         "python": platform.python_version(),
         "packages": packages,
         "commit": commit(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,9 +53,9 @@ class Clock:
                 call()
             self.synchronise()
             return {name: [math.nan] for name in calls}
-        first = {name: self._host(call) for name, call in calls.items()}
-        single = {name: min(first[name], self._host(call)) if first[name] < LONG else first[name]
-                  for name, call in calls.items()}  # fmt: skip
+        for call in calls.values():
+            self._host(call)
+        single = {name: self._host(call) for name, call in calls.items()}
         if max(single.values()) > LONG and len(calls) == 1:
             return {name: [taken] for name, taken in single.items()}
         repeats = {name: max(1, int(SAMPLE / max(taken, 1e-6))) if loop else 1 for name, taken in single.items()}
@@ -87,6 +89,19 @@ class Clock:
             call()
         self.synchronise()
         return (time.perf_counter() - start) / repeats
+
+
+def keep_freed_memory() -> bool:
+    """Ask the C library to keep what is freed for the next call; whether it could be asked.
+
+    By default it gives memory back to the system at one call's end and faults it in again in the next, or not, as the
+    heap happens to lie: up to half of a step on a CPU, and a matter of luck for each of the calls that are compared.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        return False
+    trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1
+    return bool(mallopt(trim_threshold, most) and mallopt(mmap_threshold, most))
 
 
 def ratio(times: Sequence[float], plain: Sequence[float]) -> float:
