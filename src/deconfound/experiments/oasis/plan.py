@@ -41,8 +41,8 @@ class Plan:
         age_df: Columns of the spline of age; 1 is a straight line.
         augment: What is done to training scans.
         seed: Of folds, networks and batches.
-        permutations: Of the audit, for each p-value.
-        bootstraps: For each interval.
+        permutations: Of the audit, for each p-value and each interval.
+        bootstraps: Of the measures, for each interval.
     """
 
     size: int = 48
@@ -59,8 +59,8 @@ class Plan:
     age_df: int = 4
     augment: Augment | None = field(default_factory=Augment)
     seed: int = 0
-    permutations: int = 499
-    bootstraps: int = 500
+    permutations: int = 199
+    bootstraps: int = 1000
 
     def __post_init__(self) -> None:
         faults = []
@@ -92,8 +92,9 @@ class Plan:
         return [(m, arm, fold) for m in range(self.members) for arm in self.arms for fold in range(self.folds)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """What decides the trainings, as plain values; how they are measured afterwards is not among it."""
         plain: dict[str, Any] = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+        del plain["permutations"], plain["bootstraps"]
         return plain
 
 

@@ -40,7 +40,7 @@ def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, 
     """What `dc.audit` says of the scores, and of the hidden features of the networks."""
     options: dict[str, Any] = {
         "confounds": ["age", "sex"], "labels": ["dementia"], "fold": "fold", "embedding": False,
-        "permutations": plan.permutations, "bootstraps": plan.bootstraps,
+        "permutations": plan.permutations, "bootstraps": max(40, plan.permutations),
     }  # fmt: skip
     features = {arm: found.features for arm, found in scores.items() if found.features.shape[1]}
     trained = {arm: found.trained for arm, found in scores.items() if arm in features}
