@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from deconfound.design import Design
 from deconfound.design.codecs import Kind, Policy
 from deconfound.errors import DeconfoundWarning
-from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, features_of, numbers_of, settle, table_of
+from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, features_of, numbers_of, roles_of, table_of
 from deconfound.sklearn.loop import Epoch, Rows, Schedule, outputs, train
 from deconfound.sklearn.network import Builder, home, make_network, precision
 from deconfound.sklearn.options import as_device, check_options
@@ -54,6 +54,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         early_stopping: bool = True,
         validation_fraction: float = 0.15,
         patience: int = 20,
+        settle: bool = True,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -75,6 +76,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.settle = settle
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -94,7 +96,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         """
         check_options(self)
         device = as_device(self.device)
-        roles = settle(X, self.confounds, confounds)
+        roles = roles_of(X, self.confounds, confounds)
         validate_data(self, X, skip_check_array=True)
         features, y = check_X_y(
             features_of(X, roles),
@@ -155,7 +157,15 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         fraction = self.validation_fraction if self.early_stopping else 0.0
         learned, held = (part.to(device) for part in hold_out(task, fraction, rng))
         validation = rows.part(held) if len(held) else None
-        schedule = Schedule(self.epochs, self.batch_size, self.lr, self.weight_decay, self.patience, bool(self.verbose))
+        schedule = Schedule(
+            self.epochs,
+            self.batch_size,
+            self.lr,
+            self.weight_decay,
+            self.patience,
+            bool(self.settle),
+            bool(self.verbose),
+        )
         self.history_: tuple[Epoch, ...] = train(model, rows.part(learned), validation, task.criterion, schedule)
         self.model_: nn.Module = model.cpu()
 

@@ -24,7 +24,7 @@ Terms = Sequence[str | Term]
 
 @dataclass(frozen=True)
 class Roles:
-    """What `fit` settles about its inputs, and what later calls have to obey.
+    """What `fit` finds out about its inputs, and what later calls have to obey.
 
     Attributes:
         origin: Where the confounds are: columns of "X", a "table" beside it, or None for no confounds.
@@ -45,7 +45,7 @@ class Roles:
         return [name for name in _names(self.keep, "keep") if name not in needed]
 
 
-def settle(X: Any, named: Terms | None, table: Any, keep: Terms = ()) -> Roles:
+def roles_of(X: Any, named: Terms | None, table: Any, keep: Terms = ()) -> Roles:
     """Decide where the confounds are.
 
     Args:
@@ -96,7 +96,7 @@ def numbers_of(estimator: Any, X: Any, roles: Roles, **checks: Any) -> NDArray[A
     Args:
         estimator: The fitted estimator, which knows the names and the number of its columns.
         X: The inputs, as the user gave them.
-        roles: What `fit` settled.
+        roles: What `fit` found out.
         **checks: What scikit-learn's `check_array` asks of the features.
     """
     if roles.features is None:
@@ -115,7 +115,7 @@ def table_of(X: Any, table: Any, roles: Roles, n: int, caller: str) -> Columns |
     Args:
         X: The inputs, as the user gave them.
         table: The `confounds` given to this call.
-        roles: What `fit` settled.
+        roles: What `fit` found out.
         n: The number of rows of X.
         caller: The method's name, for errors.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 
@@ -46,6 +47,7 @@ class Schedule:
     lr: float
     weight_decay: float
     patience: int
+    settle: bool
     verbose: bool
 
 
@@ -60,7 +62,7 @@ class Epoch:
 def train(
     model: nn.Module, training: Rows, validation: Rows | None, criterion: Criterion, schedule: Schedule
 ) -> tuple[Epoch, ...]:
-    """Train in place; with validation rows, end on the epoch that served them best."""
+    """Train in place; with validation rows, end on the epoch that served them best, its β settled on them."""
     step = _stepper(model, criterion, schedule)
     history: list[Epoch] = []
     best, best_loss, best_epoch = _state(model), float("inf"), 0
@@ -69,7 +71,7 @@ def train(
         total = torch.zeros((), dtype=torch.float64, device=training.x.device)
         for rows in _batches(torch.randperm(len(training), device=training.x.device), schedule.batch_size):
             total += step(training.part(rows)) * len(rows)
-        held_out = None if validation is None else _mean_loss(model, validation, criterion, schedule.batch_size)
+        held_out = None if validation is None else _judged(model, validation, criterion, schedule)
         history.append(Epoch(float(total) / len(training), held_out))
         if schedule.verbose:
             shown = "" if held_out is None else f", validation {held_out:.4f}"
@@ -86,6 +88,8 @@ def train(
         )
     if validation is not None:
         _restore(model, best)
+        if schedule.settle and isinstance(model, NormalizedModel):
+            model.settle(_to_settle(validation, schedule))
     model.eval()
     return tuple(history)
 
@@ -101,8 +105,20 @@ def outputs(model: nn.Module, x: Tensor, metadata: Tensor | None, batch_size: in
     return torch.cat(parts)
 
 
-def _mean_loss(model: nn.Module, rows: Rows, criterion: Criterion, batch_size: int) -> float:
-    return float(criterion(outputs(model, rows.x, rows.metadata, batch_size), rows.target))
+def _judged(model: nn.Module, rows: Rows, criterion: Criterion, schedule: Schedule) -> float:
+    """The loss on held-out rows, with β as it would be after settling on them."""
+    settled: AbstractContextManager[None] = nullcontext()
+    if schedule.settle and isinstance(model, NormalizedModel):
+        settled = model.settled(_to_settle(rows, schedule))
+    with settled:
+        return float(criterion(outputs(model, rows.x, rows.metadata, schedule.batch_size), rows.target))
+
+
+def _to_settle(rows: Rows, schedule: Schedule) -> list[tuple[Tensor, Tensor]]:
+    """The rows in batches; tables in one, which needs a single pass."""
+    assert rows.metadata is not None
+    size = len(rows) if rows.x.ndim == 2 else schedule.batch_size
+    return list(zip(rows.x.split(size), rows.metadata.split(size), strict=True))
 
 
 def _stepper(model: nn.Module, criterion: Criterion, schedule: Schedule) -> Callable[[Rows], Tensor]:

@@ -31,7 +31,7 @@ from deconfound.sklearn.intake import (
     features_of,
     kind_of_labels,
     numbers_of,
-    settle,
+    roles_of,
     table_of,
 )
 
@@ -92,7 +92,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         by_label = isinstance(self.keep, str) and self.keep == LABEL
         if by_label and y is None:
             raise OptionError("y must be given with keep='y'; got None. Write fit(X, y), or name keep's columns.")
-        roles = settle(X, self.confounds, confounds, () if by_label or self.keep is None else self.keep)
+        roles = roles_of(X, self.confounds, confounds, () if by_label or self.keep is None else self.keep)
         validate_data(self, X, skip_check_array=True)
         features = check_array(features_of(X, roles), dtype=FLOAT_DTYPES, estimator=self)
         table = table_of(X, confounds, roles, len(features), "fit")
