@@ -61,7 +61,7 @@ def test_the_full_plan_is_the_papers():
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
     assert len(FULL.cells()) == 4 * 5 * len(ARMS)
     assert FULL.epochs_for(20, 860) == 30
-    assert FULL.epochs_for(240, 860) == 100
+    assert FULL.epochs_for(240, 860) == 75
 
 
 def test_the_network_is_the_papers_and_has_layer_norm_where_the_arm_has_it():

@@ -32,6 +32,19 @@ def test_focal_loss_of_classes_turns_away_from_easy_samples():
     assert float(focal(logits, target, 3.0)) == pytest.approx(float(((1 - p) ** 3 * -p.log()).mean()), rel=1e-5)
 
 
+def test_a_balanced_focal_loss_weighs_rows_with_and_without_each_label_alike():
+    logits, share = torch.zeros(10, 2), torch.tensor([0.2, 0.5])
+    target = torch.zeros(10, 2)
+    target[:2, 0] = target[:5, 1] = 1
+    each = 0.25 * math.log(2)
+    assert float(focal(logits, target, 2.0, share)) == pytest.approx(each, rel=1e-6)
+    rare = torch.zeros_like(logits)
+    rare[0, 0] = -3.0  # one of two rows with the rare label is wrong: a quarter of what that label counts
+    p = 1 / (1 + math.exp(3))
+    wrong = (1 - p) ** 2 * -math.log(p)
+    assert float(focal(rare, target, 2.0, share)) == pytest.approx((each + each * 0.75 + wrong * 0.25) / 2, rel=1e-5)
+
+
 def test_each_task_has_its_usual_loss():
     assert criterion("auto", BINARY) is bce
     assert criterion("auto", CLASSES) is cross_entropy

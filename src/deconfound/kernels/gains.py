@@ -78,7 +78,7 @@ def add_votes(
     total = tl.zeros((QP, BB, BM), dtype=tl.float32)
     for start in range(0, n, BA * BB):
         rows = row_block(start, BA, BB)
-        block = load_block(errors, rows, measured, n, m, m, True)
+        block = load_block(errors, rows, measured, n, m, m, True, True)
         length = sum_parts(lengths, rows, n, PARTS)
         unit = 1.0 / tl.maximum(tl.sqrt(length), 1e-12)
         unit = tl.where(length == length, unit, length)  # a NaN must show

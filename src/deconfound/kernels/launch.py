@@ -26,7 +26,7 @@ def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Ten
     tile = tile or tiles.products(n, d)
     passes.sum_products[(_blocks(d, tile.features),)](
         features, out, regressors, n, d, features.stride(0), *regressors.stride(),
-        Q=q, QP=power_of_two(q), **_block(tile, features), WIDE=_wide(n, q, d, features),
+        Q=q, QP=power_of_two(q), **_block(tile, features), **_limits(n, q, features, tile),
         num_warps=tile.warps,
     )  # fmt: skip
     return out
@@ -40,7 +40,7 @@ def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile
     tile = tile or tiles.subtraction(n, d)
     passes.subtract_only[(_blocks(n, tile.rows), _blocks(d, tile.features))](
         features, out, removal, coefficients, n, d, features.stride(0), *removal.stride(), coefficients.stride(0),
-        Q=removal.shape[1], **_block(tile, features), WIDE=_wide(n, 0, d, features), num_warps=tile.warps,
+        Q=removal.shape[1], **_block(tile, features), **_limits(n, 0, features, tile), num_warps=tile.warps,
     )  # fmt: skip
     return out
 
@@ -68,7 +68,7 @@ def move(
         features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers,
         flag, skipped, n, d, features.stride(0), *regressors.stride(), *removal.stride(),
         Q=q, QC=removal.shape[1], BLOCKS=_blocks(n, tile.rows), **_block(tile, features), GRAM=gram is not None,
-        KEEP=keep, WIDE=_wide(n, q, d, features), num_warps=tile.warps,
+        KEEP=keep, **_limits(n, q, features, tile), num_warps=tile.warps,
     )  # fmt: skip
     return out
 
@@ -224,8 +224,10 @@ def _block(tile: Tile, features: Tensor) -> dict[str, int]:
     return {"BA": tile.rows // beside, "BB": beside, "BD": tile.features}
 
 
-def _wide(n: int, q: int, d: int, features: Tensor) -> bool:
-    return max(n * features.stride(0), max(n, q) * d) >= 2**31
+def _limits(n: int, q: int, features: Tensor, tile: Tile) -> dict[str, bool]:
+    d = features.shape[1]
+    wide = max(n * features.stride(0), max(n, q) * d) >= 2**31
+    return {"WIDE": wide, "EDGE": d % tile.features != 0}
 
 
 def _scratch(like: Tensor, *sizes: int) -> tuple[Tensor, ...]:

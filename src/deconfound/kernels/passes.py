@@ -1,5 +1,6 @@
 """The passes over all features: project on regressors, move the coefficients, subtract."""
 # mypy: ignore-errors
+# ruff: noqa: RUF005 (Triton knows no unpacking of tuples)
 
 from deconfound.kernels.language import jit, tl
 
@@ -8,7 +9,8 @@ from deconfound.kernels.language import jit, tl
 # thread, so a sum over BA needs no exchange between threads, and that over BB is taken once. Two things keep it so.
 # Blocks are loaded with two axes, whose order is the same in every version of the compiler, and take the third by
 # `reshape`. A column of a block has fewer numbers than there are threads: only then does each thread load its own.
-# Rows of `x` are `x_row` numbers apart; WIDE is for more than 2³¹ numbers.
+# Rows of `x` are `x_row` numbers apart; WIDE is for more than 2³¹ numbers, EDGE for
+# features that do not fill their last block.
 
 
 @jit
@@ -18,20 +20,24 @@ def row_block(start, BA: tl.constexpr, BB: tl.constexpr):
 
 
 @jit
-def load_block(x, rows, cols, n, d, x_row, WIDE: tl.constexpr):
+def load_block(x, rows, cols, n, d, x_row, WIDE: tl.constexpr, EDGE: tl.constexpr):
     """Some features of some samples as they are stored, `(BA · BB, BD)`; zero outside."""
+    inside = (rows < n)[:, None]
+    if EDGE:
+        inside = inside & (cols < d)[None, :]
     if WIDE:
         rows = rows.to(tl.int64)
-    inside = (rows < n)[:, None] & (cols < d)[None, :]
     return tl.load(x + rows[:, None] * x_row + cols[None, :], mask=inside, other=0.0)
 
 
 @jit
-def store_block(out, block, rows, cols, n, d, WIDE: tl.constexpr):
+def store_block(out, block, rows, cols, n, d, WIDE: tl.constexpr, EDGE: tl.constexpr):
     """Write a block in the type of `out`."""
+    inside = (rows < n)[:, None]
+    if EDGE:
+        inside = inside & (cols < d)[None, :]
     if WIDE:
         rows = rows.to(tl.int64)
-    inside = (rows < n)[:, None] & (cols < d)[None, :]
     tl.store(out + rows[:, None] * d + cols[None, :], block.to(out.dtype.element_ty), mask=inside)
 
 
@@ -63,7 +69,7 @@ def is_finite(x):
 def move_and_subtract(
     x, out, coefficients, r, c, gram, numbers, flag, skipped, n, d, x_row, r_row, r_col, c_row, c_col,
     Q: tl.constexpr, QC: tl.constexpr, BLOCKS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
-    GRAM: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr,
+    GRAM: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Move the coefficients of some features towards this batch and subtract `c β` from all its rows, reading x once.
 
@@ -75,7 +81,7 @@ def move_and_subtract(
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
     held = ()
     for i in tl.static_range(BLOCKS):
-        held = held + (load_block(x, row_block(i * BA * BB, BA, BB), cols, n, d, x_row, WIDE),)
+        held = held + (load_block(x, row_block(i * BA * BB, BA, BB), cols, n, d, x_row, WIDE, EDGE),)
     old = ()
     for k in tl.static_range(Q):
         old = old + (load_row(coefficients, k, d, cols, d),)
@@ -106,7 +112,8 @@ def move_and_subtract(
         tl.store(coefficients + tl.full((), k, tl.int64) * d + cols, kept, mask=cols < d)
         scaled = scaled + (kept * last,)
     if GRAM:
-        if tl.max(bad, axis=0) > 0:  # noqa: SIM102 (the exchange must not run otherwise)
+        any_bad = tl.max(bad, axis=0)
+        if any_bad > 0:  # noqa: SIM102 (the exchange must not run otherwise)
             if tl.atomic_xchg(flag, 1) == 0:
                 tl.atomic_add(skipped, 1)
 
@@ -118,13 +125,14 @@ def move_and_subtract(
             left = tl.zeros((BA * BB, BD), dtype=tl.float32)
         for k in tl.static_range(QC):
             left -= load_column(c, rows, k, n, c_row, c_col)[:, None] * scaled[k][None, :]
-        store_block(out, left, rows, cols, n, d, WIDE)
+        store_block(out, left, rows, cols, n, d, WIDE, EDGE)
 
 
 @jit
 def sum_products(
     x, out, r, n, d, x_row, r_row, r_col,
     Q: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, WIDE: tl.constexpr,
+    EDGE: tl.constexpr,
 ):  # fmt: skip
     """`rᵀx`, `(Q, d)`: the first half of the pass alone, for any number of samples and where others add theirs."""
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
@@ -132,7 +140,7 @@ def sum_products(
     total = tl.zeros((QP, BB, BD), dtype=tl.float32)
     for start in range(0, n, BA * BB):
         rows = row_block(start, BA, BB)
-        block = load_block(x, rows, cols, n, d, x_row, WIDE).to(tl.float32)
+        block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE).to(tl.float32)
         for k in tl.static_range(Q):
             r_k = load_column(r, rows, k, n, r_row, r_col)
             total += tl.where((ks == k)[:, None, None], add_up(block * r_k[:, None], BA, BB, BD)[None, :, :], 0.0)
@@ -144,12 +152,13 @@ def sum_products(
 def subtract_only(
     x, out, c, coefficients, n, d, x_row, c_row, c_col, b_row,
     Q: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, WIDE: tl.constexpr,
+    EDGE: tl.constexpr,
 ):  # fmt: skip
     """`x − c β`: the second half of the pass alone, and all of eval."""
     rows = row_block(tl.program_id(0) * BA * BB, BA, BB)  # programs side by side read the same coefficients
     cols = tl.program_id(1) * BD + tl.arange(0, BD)
-    block = load_block(x, rows, cols, n, d, x_row, WIDE).to(tl.float32)
+    block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE).to(tl.float32)
     for k in tl.static_range(Q):
         c_k = load_column(c, rows, k, n, c_row, c_col)
         block -= c_k[:, None] * load_row(coefficients, k, b_row, cols, d)[None, :]
-    store_block(out, block, rows, cols, n, d, WIDE)
+    store_block(out, block, rows, cols, n, d, WIDE, EDGE)

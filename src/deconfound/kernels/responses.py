@@ -88,7 +88,7 @@ def add_responses(
     lengths = tl.zeros((BA * BB,), dtype=tl.float32)
     for start in range(0, n, BA * BB):
         rows = row_block(start, BA, BB)
-        block = load_block(gradients, rows, measured, n, m, m, True)
+        block = load_block(gradients, rows, measured, n, m, m, True, True)
         norm = tl.zeros((BA * BB,), dtype=tl.float32)
         for k in tl.static_range(Q):
             c_k = load_column(c, rows, k, n, c_row, c_col)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 # What a program of the whole pass may hold: coefficients for each regressor, and samples, which each take registers.
-MOST_REGRESSORS, MOST_SAMPLES = 16, 2048
+MOST_REGRESSORS, MOST_SAMPLES = 16, 1024
 
 
 class Tile(NamedTuple):
@@ -32,11 +32,20 @@ def power_of_two(number: int) -> int:
 
 
 def whole_pass(n: int, d: int, itemsize: int = 4) -> Tile:
-    """For moving the coefficients and subtracting: all samples are held, 256 bytes of them in each thread."""
-    samples = max(16, power_of_two(n))
-    warps = 4 if samples <= 256 else 8
-    features = max(64 // itemsize, 256 * 32 * warps // (samples * itemsize))
-    return Tile(min(samples, 16 * warps), min(features, 1024 // itemsize, _enough_programs(d)), warps)
+    """For moving the coefficients and subtracting, with all samples held in registers.
+
+    Programs of one warp wait for nobody, but hold few samples; from 65 on several warps share them.
+    """
+    if itemsize == 2:
+        tile = _first(n, {32: Tile(16, 256, 2), 64: Tile(32, 128, 2), 256: Tile(32, 32, 2)}, Tile(128, 32, 8))
+    else:
+        tile = _first(n, {64: Tile(16, 64, 1), 256: Tile(64, 32, 4)}, Tile(128, 32, 8))
+    return tile._replace(features=min(tile.features, _enough_programs(d)))
+
+
+def _first(n: int, tiles: dict[int, Tile], otherwise: Tile) -> Tile:
+    """The tile of the smallest number of samples that is not below n."""
+    return next((tile for most, tile in tiles.items() if n <= most), otherwise)
 
 
 def products(n: int, d: int) -> Tile:

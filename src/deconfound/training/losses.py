@@ -42,13 +42,16 @@ def bce(logits: Tensor, target: Tensor) -> Tensor:
     return torch_functional.binary_cross_entropy_with_logits(logits.reshape(target.shape), target)
 
 
-def focal(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
+def focal(logits: Tensor, target: Tensor, gamma: float = 2.0, share: Tensor | None = None) -> Tensor:
     """`mean((1 - p)^γ · -log p)` with p the probability of the true class (Lin et al. 2017), as the paper trains.
+
+    With the share of rows that have each label, rows with and without it count half each: the balanced form of it.
 
     Args:
         logits: `(n, classes)` with class codes, else `(n,)` or `(n, labels)`.
         target: Class codes `(n,)` int64, or 0/1 of the shape of the labels.
         gamma: 0 is cross-entropy; the larger, the less easy samples count.
+        share: Of the rows that have the label, one for each label; 0/1 targets only.
 
     Example:
         >>> easy, hard = torch.tensor([3.0]), torch.tensor([-3.0])
@@ -62,7 +65,10 @@ def focal(logits: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
         log_p = -torch_functional.binary_cross_entropy_with_logits(
             logits.reshape(target.shape), target, reduction="none"
         )
-    return ((1 - log_p.exp()) ** gamma * -log_p).mean()
+    loss = (1 - log_p.exp()) ** gamma * -log_p
+    if share is not None:
+        loss = loss * 0.5 / torch.where(target > 0, share, 1 - share)
+    return loss.mean()
 
 
 def mse(logits: Tensor, target: Tensor) -> Tensor:

@@ -109,12 +109,17 @@ class Outcome:
 
 def build_network(plan: Plan, arm: Arm, outputs: int = len(LABELS)) -> nn.Module:
     """The paper's 3D ResNet, with LayerNorm where the arm has it."""
-    network = ResNet3D(size=plan.size, filters=plan.filters, outputs=outputs)
+    network = ResNet3D(plan.size, plan.filters, outputs=outputs, halving=plan.halving)
     widths = {"relu1": network.fc1.out_features, "relu2": network.fc2.out_features}
     for name in arm.layer_norm:
         setattr(network, name, nn.Sequential(nn.ReLU(), nn.LayerNorm(widths[name])))
     placed: nn.Module = network.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
     return placed
+
+
+def _standardised(images: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
+    """Images in the same type, a part at a time: a whole cohort in full precision is large."""
+    return torch.cat([((part.float() - mean) / sd).to(images.dtype) for part in images.split(EVAL_BATCH)])
 
 
 class Trainer:
@@ -144,10 +149,13 @@ class Trainer:
         self.task = cohort.task
         confounds, labels = list(self.task.confounds), list(self.task.labels)
         self.design = Design(confounds=confounds, keep=labels).fit(cohort.rows(fold.train))
+        self._encoded = torch.from_numpy(self.design.encode(cohort.rows(np.arange(len(cohort.target))))).to(self.device)
+        self._share = cohort.target[torch.from_numpy(fold.train).to(self.device)].mean(0)
         # What all brains share is taken out, so that training starts at what tells people apart.
         sample = cohort.images[torch.from_numpy(fold.train[:256]).to(self.device)].float()
         self.mean = sample.mean(0)
-        self.sd = (sample - self.mean).std()
+        sd = (sample - self.mean).std()
+        self._images = {id(each): _standardised(each.images, self.mean, sd) for each in (cohort, independent) if each}
 
     def run(self, arm: Arm, batch_size: int) -> Outcome:
         """Train an arm, and predict with its best epoch."""
@@ -165,7 +173,7 @@ class Trainer:
         torch.manual_seed(self.seed)
         made = self.prepare(arm)
         lr = self.plan.lr * math.sqrt(batch_size / 20)
-        optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay)
+        optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay, fused=True)
         history: list[dict[str, float]] = []
         best: tuple[float, int, dict[str, Any]] = (math.inf, -1, {})
         epochs = self.plan.epochs_for(batch_size, len(self.fold.train))
@@ -215,13 +223,11 @@ class Trainer:
         """Batches of nearly equal size, none larger than asked for."""
         for part in np.array_split(rows, -(-len(rows) // batch_size)):
             at = torch.from_numpy(part).to(self.device)
-            metadata = torch.from_numpy(self.design.encode(self.cohort.rows(part))).to(self.device)
             controls = None if self.cohort.controls is None else self.cohort.controls[at]
-            yield TrainingBatch(self._images(self.cohort, at), metadata, self.cohort.target[at], controls)
+            yield TrainingBatch(self._read(self.cohort, at), self._encoded[at], self.cohort.target[at], controls)
 
-    def _images(self, volumes: Volumes, at: Tensor) -> Tensor:
-        images = (volumes.images[at].float() - self.mean) / self.sd
-        return images.to(memory_format=torch.channels_last_3d)
+    def _read(self, volumes: Volumes, at: Tensor) -> Tensor:
+        return self._images[id(volumes)][at].to(memory_format=torch.channels_last_3d)
 
     def held_out(self) -> Iterator[TrainingBatch]:
         """The validation rows."""
@@ -250,13 +256,13 @@ class Trainer:
                 metadata = torch.from_numpy(self.design.encode(known)).to(self.device)
                 at = torch.from_numpy(part).to(self.device)
                 with self.precision():
-                    logits.append(made(self._images(volumes, at), metadata).float().cpu())
+                    logits.append(made(self._read(volumes, at), metadata).float().cpu())
         finally:
             handle.remove()
         return torch.cat(logits).numpy(), torch.cat(kept).numpy()
 
     def _criterion(self, logits: Tensor, target: Tensor) -> Tensor:
-        return focal(logits.float(), target, self.plan.gamma)
+        return focal(logits.float(), target, self.plan.gamma, self._share)
 
     def precision(self) -> Any:
         """Half precision on a GPU."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deconfound.errors import OptionError
+from deconfound.models.resnet3d import Halving
 
 PAPER_PLACES = ("relu1", "relu2", "fc3")
 """After each fully connected layer's ReLU, and after the last layer."""
@@ -38,9 +39,9 @@ ARMS = {
     "mdn": Arm("MDN", "mdn"),
     "rmdn": Arm("R-MDN", "rmdn"),
     "pmdn-paper": Arm("PMDN (paper)", "pmdn-alternating", options={"layer_norm": False}, layer_norm=("relu1", "relu2")),
-    "pmdn": Arm("PMDN (ours)", "pmdn"),
     # After a ReLU a silent unit is −Cβ: the confounds themselves. Before it there is nothing to give them away.
-    "pmdn-before": Arm("PMDN (ours, before ReLU)", "pmdn", at=("fc1", "fc2", "fc3")),
+    "pmdn": Arm("PMDN (ours)", "pmdn", at=("fc1", "fc2", "fc3")),
+    "pmdn-after": Arm("PMDN (ours, after ReLU)", "pmdn"),
 }
 
 
@@ -56,6 +57,7 @@ class Plan:
         run_folds: How many of them are trained and tested on.
         arms: Names of `ARMS`.
         filters: Channels of the network's blocks.
+        halving: How a block halves the image; see `ResNet3D`.
         epochs: The most epochs, unless these are fewer than `least_steps` steps.
         least_steps: So that a large batch, with few steps in an epoch, is not judged before it has learned.
         patience: Training stops after this share of the epochs without a better validation loss.
@@ -74,9 +76,10 @@ class Plan:
     run_folds: int = 5
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (16, 32, 64, 32)
+    halving: Halving = "stride"
     epochs: int = 30
-    least_steps: int = 400
-    patience: float = 0.3
+    least_steps: int = 300
+    patience: float = 0.25
     lr: float = 5e-4
     weight_decay: float = 1e-2
     gamma: float = 2.0
@@ -92,9 +95,9 @@ class Plan:
             raise OptionError(f"run_folds must lie between 1 and {self.folds}; got {self.run_folds}.")
 
     def cells(self) -> list[tuple[int, int, str]]:
-        """Every training: batch size, fold and arm; whole folds of all arms come first, so that parts compare."""
+        """Every training: batch size, fold and arm; the first fold of all comes first, so that parts compare."""
         folds = range(self.run_folds)
-        return [(batch, fold, arm) for batch in self.batch_sizes for fold in folds for arm in self.arms]
+        return [(batch, fold, arm) for fold in folds for batch in self.batch_sizes for arm in self.arms]
 
     def epochs_for(self, batch_size: int, rows: int) -> int:
         """How many epochs a training on so many rows may have."""
