@@ -168,7 +168,7 @@ def test_every_absent_column_is_told_at_once(files):
         (["--outputs", "named,score"], "\n.*'score' must be filled"),
         (
             ["--outputs", "slips"],
-            "outputs of 'gaps' must be numbers, or one column of class names; got '#N/A' in rows 2",
+            "outputs of 'gaps' must be numbers, or one column of class names; got 'failed' in rows 2",
         ),
     ],
 )
@@ -178,7 +178,7 @@ def test_outputs_that_are_empty_or_text_are_told_by_column_and_rows(tmp_path, op
     columns = {"age": np.arange(60), "score": score, "answer": named, "named": named, "slips": score}
     columns = {name: values.astype(object) for name, values in columns.items()}
     columns["score"][[3, 8]] = columns["answer"][5] = ""
-    columns["slips"][[2, 7]] = "#N/A"
+    columns["slips"][[2, 7]] = "failed"
     write(tmp_path / "gaps.csv", columns)
     done = run(tmp_path / "gaps.csv", "--confounds", "age", *options)
     assert isinstance(done.exception, DeconfoundError), done.output

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from deconfound.cli.audit_files import read_file
+from deconfound.data.array_source import open_array
 from deconfound.data.delimited import read_delimited
 from deconfound.data.table_source import open_table, read_table
 from deconfound.errors import TableError
@@ -87,3 +88,35 @@ def test_every_id_that_is_there_twice_is_told_with_its_lines(tmp_path):
     path.write_text("id,x\n" + "".join(f"{k},{k}\n" for k in range(9)) * 2)
     with pytest.raises(TableError, match=r"'4' in lines 6 and 15 and 4 more\. Use an id that names each row"):
         open_table(path, id="id")
+
+
+@pytest.mark.parametrize("word", ["NA", "#N/A", "NULL", "None", "<NA>", ".", " NA "])
+def test_words_for_nothing_are_empty_among_numbers_and_levels_among_names(tmp_path, word):
+    path = tmp_path / "table.csv"
+    path.write_text(f"age,site\n60.5,A\n{word},{word}\n61,B\n")
+    for columns in (read_table(path), read_file(path).columns):
+        assert np.array_equal(columns["age"], [60.5, np.nan, 61.0], equal_nan=True)
+        assert columns["site"].tolist() == ["A", word.strip(), "B"]
+
+
+def test_blanks_around_text_are_no_part_of_it_and_codes_with_underscores_are_text(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id , sex,code\n01, F,1_1\n02,F ,1_2\n")
+    for columns in (read_table(path, ["id"]), read_file(path, ["id"]).columns):
+        assert columns["id"].tolist() == ["01", "02"]
+        assert columns["sex"].tolist() == ["F", "F"]
+        assert columns["code"].tolist() == ["1_1", "1_2"]
+
+
+def test_numbers_that_name_rows_or_people_are_no_features_unless_they_are_asked_for(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id,Subject_ID,x\n1,7,0.5\n2,8,0.25\n")
+    assert open_table(path).names == ("x",)
+    assert open_table(path, features=["id", "x"]).names == ("id", "x")
+
+
+def test_ids_of_an_array_that_the_table_lacks_are_told(tmp_path):
+    FRAME.to_csv(tmp_path / "table.csv", index=False)
+    np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)), scan=["01", "02", "03"])
+    with pytest.raises(TableError, match=r"data\.id in table\.csv must be columns of the table; got 'scan'"):
+        open_array(tmp_path / "x.npz", table=tmp_path / "table.csv", id="scan")

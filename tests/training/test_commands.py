@@ -107,6 +107,7 @@ def test_init_notices_what_matters(here):
     frame["twin"] = frame["age"] * 2 + 1
     frame.loc[frame.index[:3], "site"] = "tiny"
     frame.loc[5, "dx"] = None
+    frame.loc[[7, 8], "site"] = "NA"
     tiny.write(here, frame)
     said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,twin,site,education")
     for text in (
@@ -116,7 +117,8 @@ def test_init_notices_what_matters(here):
         "1 feature does not vary: f5",
         "1 feature has empty cells (1): the mean of the training rows is used",
         "age and twin overlap: R² 1.00",
-        "site has levels with few rows: tiny (3). A fold may train without them, so design.unseen: mean is set",
+        "site has the level 'NA' (2 rows): if it means that nothing is known, empty these cells",
+        "site has levels with few rows: NA (2), tiny (3). A fold may train without them, so design.unseen: mean is set",
     ):
         assert text in said, text
     config = yaml.safe_load((here / "config.yaml").read_text())
@@ -144,6 +146,10 @@ def test_init_refuses_absent_columns_and_files_that_are_there(here):
         ask("init", "table.csv", "--label", "dxx", "--confounds", "agee,sex")
     assert "--label must be columns of the table; got 'dxx', which it lacks. Did you mean 'dx'?" in str(caught.value)
     assert "Did you mean 'age'?" in str(caught.value)
+    with pytest.raises(DeconfoundError, match="--id must be columns of the table; got 'scan'"):
+        ask("init", "table.csv", "--label", "dx", "--confounds", "age", "--id", "scan")
+    with pytest.raises(DeconfoundError, match="--label must name each column once; got 'dx' twice"):
+        ask("init", "table.csv", "--label", "dx,dx", "--confounds", "age")
     (here / "config.yaml").write_text("mine")
     with pytest.raises(DeconfoundError, match="Add --force to overwrite it"):
         ask("init", "table.csv", "--label", "dx", "--confounds", "age")

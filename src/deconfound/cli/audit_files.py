@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.delimited import read_delimited
+from deconfound.data.delimited import read_delimited, typed
 from deconfound.data.table_source import positions
 from deconfound.design.table import absent, in_rows, is_missing
 from deconfound.errors import TableError
@@ -38,15 +38,19 @@ class Content:
 
 def read_file(path: Path, text: Sequence[str] = ()) -> Content:
     """Read CSV, TSV, Parquet, NPY or NPZ; the columns named in `text` stay text, so that an id keeps its zeros."""
-    if not path.exists():
-        raise TableError(f"{path} must be a file; got nothing there. Check the path.")
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "nothing there"
+        raise TableError(f"{path} must be a file; got {what}. Check the path.")
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         return Content(path, {}, _arrays(path))
     if kind == ".parquet":
         return Content(path, _parquet(path, text), {})
     if kind not in (".csv", ".tsv", ".txt"):
-        raise TableError(f"{path} must end in .csv, .tsv, .parquet, .npy or .npz; got {kind or 'no ending'!r}.")
+        raise TableError(
+            f"{path} must end in .csv, .tsv, .parquet, .npy or .npz; got {kind or 'no ending'!r}. "
+            "Save it as one of these."
+        )
     content = read_delimited(path)
     lines = list(content.lines())
     return Content(
@@ -60,13 +64,9 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
 
 
 def _typed(cells: list[str], keep_text: bool, decimal: str) -> NDArray[Any]:
-    """Numbers where every filled cell is one, else text with None where nothing stands."""
-    if not keep_text:
-        try:
-            return np.array([np.nan if is_missing(cell) else float(cell.replace(decimal, ".")) for cell in cells])
-        except ValueError:
-            pass
-    return np.array([None if is_missing(cell) else cell for cell in cells], dtype=object)
+    if keep_text:
+        return np.array([None if is_missing(cell) else cell.strip() for cell in cells], dtype=object)
+    return typed(cells, decimal)
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.table_source import Columns, fingerprint, positions, read_table
+from deconfound.design.table import absent
 from deconfound.errors import TableError
 
 
@@ -53,6 +54,9 @@ def open_array(
     if values.ndim < 2 or values.dtype.kind not in "biuf":
         raise TableError(f"{path} must hold numbers of shape (samples, …); got shape {values.shape} of {values.dtype}.")
     if names is not None:
+        faults = absent([str(id)], list(columns), f"data.id in {Path(table).name}")
+        if faults:
+            raise TableError(faults[0])
         place = positions(path, names, str(id))
         positions(Path(table), columns[str(id)], str(id))
         missing = [name for name in columns[str(id)].tolist() if name not in place]
@@ -83,7 +87,8 @@ def _load(path: Path, array: str | None, id: str | None) -> tuple[NDArray[Any], 
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError) as error:
-        raise TableError(f"{path} must hold plain arrays of numbers; got {error}. Save it without objects.") from error
+        told = str(error).rstrip(".")
+        raise TableError(f"{path} must hold plain arrays of numbers; got {told}. Save it without objects.") from error
     if isinstance(loaded, np.ndarray):
         return loaded, None
     with loaded:

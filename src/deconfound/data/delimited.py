@@ -8,11 +8,18 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.design.table import is_missing
 from deconfound.errors import TableError
 
 _DELIMITERS = (",", "\t", ";", "|")
 _WORDS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
+# What R, SQL, Excel, SAS and pandas write for nothing. Among names they may be names: a site can be called NA.
+EMPTY_AMONG_NUMBERS = frozenset({"na", "<na>", "nan", "null", "none", "#n/a", "."})
 # So many lines show which delimiter gives them all as many cells.
 _LOOKED_AT = 20
 
@@ -70,6 +77,25 @@ def read_delimited(path: Path) -> Delimited:
     found = Delimited(text, delimiter, _decimal(text, delimiter), tuple(names))
     _refuse_nameless(path, found)
     return found
+
+
+def typed(cells: Iterable[str | None], decimal: str = ".") -> NDArray[Any]:
+    """A column as numbers where every filled cell is one, else as text, with NaN or None where nothing stands."""
+    stripped = [None if is_missing(cell) else str(cell).strip() for cell in cells]
+    found = [_number(cell, decimal) for cell in stripped]
+    if all(number is not None for number in found) and not all(number != number for number in found):
+        return np.array(found, dtype=np.float64)
+    return np.array(stripped, dtype=object)
+
+
+def _number(cell: str | None, decimal: str) -> float | None:
+    """NaN for nothing, None for what is no number."""
+    if cell is None or cell.lower() in EMPTY_AMONG_NUMBERS:
+        return float("nan")
+    try:
+        return None if "_" in cell else float(cell.replace(decimal, "."))
+    except ValueError:
+        return None
 
 
 def _delimiter(text: str, usual: str) -> str:

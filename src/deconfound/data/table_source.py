@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.delimited import read_delimited
+from deconfound.data.delimited import read_delimited, typed
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, TableError
 
@@ -20,6 +20,21 @@ Columns = dict[str, NDArray[Any]]
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 # Only what holds nothing: a site called "NA" or a drug called "None" is a level.
 _EMPTY = ["", "n/a", "N/A", "NaN", "nan"]
+# Columns that name rows and people. Where they are numbers they are no features all the same.
+IDENTIFIERS = (
+    "id",
+    "participant",
+    "participant_id",
+    "patient",
+    "patient_id",
+    "person",
+    "person_id",
+    "rid",
+    "scan_id",
+    "session_id",
+    "subject",
+    "subject_id",
+)
 SHOWN = 5  # so many faults of one kind are named, the others counted
 
 
@@ -56,7 +71,8 @@ def open_table(
         path: CSV, TSV or Parquet, one row per sample.
         table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used.
         id: The column that joins the two; it is kept as text. The one they share if None.
-        features: Columns or globs of `path`; every numeric column without a role if None.
+        features: Columns or globs of `path`; every numeric column without a role if None, except those that are
+            called like names of rows or people (`IDENTIFIERS`).
         roles: Columns with another role (labels, confounds, person, …), which are never features by default.
     """
     path = Path(path)
@@ -81,30 +97,34 @@ def read_table(path: str | Path, text: Sequence[str] = ()) -> Columns:
     pandas = _pandas()
     path = Path(path)
     if not path.is_file():
-        raise TableError(f"{path} must be a file; got nothing there. Check the path.")
+        what = "a folder" if path.is_dir() else "nothing there"
+        raise TableError(f"{path} must be a file; got {what}. Check the path.")
     kind = path.suffix.lower()
     if kind not in TABLES:
-        raise TableError(f"{path} must end in {', '.join(TABLES)}; got {kind or 'no ending'!r}.")
-    frame = _parquet(pandas, path, text) if kind == ".parquet" else _delimited(pandas, path, text)
-    if len(frame) == 0:
+        raise TableError(
+            f"{path} must end in {', '.join(TABLES)}; got {kind or 'no ending'!r}. Save the table as one of these."
+        )
+    columns = _parquet(pandas, path, text) if kind == ".parquet" else _delimited(pandas, path, text)
+    if not columns or not len(next(iter(columns.values()))):
         raise TableError(f"{path} must have at least one row; got none.")
-    return {name: _cells(frame[name]) for name in frame.columns}
+    return columns
 
 
-def _parquet(pandas: Any, path: Path, text: Sequence[str]) -> Any:
+def _parquet(pandas: Any, path: Path, text: Sequence[str]) -> Columns:
     try:
         frame = pandas.read_parquet(path)
     except (ValueError, OSError, ImportError) as error:  # pyarrow's own kinds are among these
         raise TableError(f"{path} must be a table that can be read; got {error}.") from error
     frame.columns = [str(name) for name in frame.columns]
-    return frame.astype({name: str for name in text if name in frame})
+    frame = frame.astype({name: str for name in text if name in frame})
+    return {name: _cells(frame[name]) for name in frame.columns}
 
 
-def _delimited(pandas: Any, path: Path, text: Sequence[str]) -> Any:
+def _delimited(pandas: Any, path: Path, text: Sequence[str]) -> Columns:
     content = read_delimited(path)
     named = [content.names[place] for place in content.used]
     try:
-        return pandas.read_csv(
+        frame = pandas.read_csv(
             StringIO(content.text),
             sep=content.delimiter,
             decimal=content.decimal,
@@ -118,6 +138,17 @@ def _delimited(pandas: Any, path: Path, text: Sequence[str]) -> Any:
         )
     except ValueError as error:
         raise TableError(f"{path} must be a table that can be read; got {error}.") from error
+    columns = {name: _cells(frame[name]) for name in frame.columns}
+    return {name: _retyped(cells, name in text, content.decimal) for name, cells in columns.items()}
+
+
+def _retyped(cells: NDArray[Any], keep_text: bool, decimal: str) -> NDArray[Any]:
+    """Text without the blanks around it; numbers where a word for "nothing" kept pandas from seeing them."""
+    if cells.dtype != object or not all(cell is None or isinstance(cell, str) for cell in cells.tolist()):
+        return cells
+    if keep_text:
+        return np.array([None if cell is None else cell.strip() for cell in cells.tolist()], dtype=object)
+    return typed(cells.tolist(), decimal)
 
 
 def joined(path: Path, content: Columns, table_path: Path, people: Columns, id: str) -> tuple[Columns, Columns]:
@@ -178,7 +209,7 @@ def fingerprint(paths: Sequence[Path]) -> str:
 def _features(path: Path, content: Columns, wanted: Sequence[str] | None, taken: set[str]) -> list[str]:
     numeric = [name for name, column in content.items() if column.dtype.kind in "biuf"]
     if wanted is None:
-        chosen = [name for name in numeric if name not in taken]
+        chosen = [name for name in numeric if name not in taken and name.lower() not in IDENTIFIERS]
         if not chosen:
             raise TableError(f"{path} must have numeric columns for features; got {', '.join(content)}.")
         return chosen

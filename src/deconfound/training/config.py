@@ -18,7 +18,8 @@ class Data:
         table: The table of people, where it is not the source itself.
         id: The column that joins source and table, and names rows in predictions.
         array: Which array of an NPZ holds the samples.
-        features: Columns or globs of the source that are inputs; all numeric columns without another role if None.
+        features: Columns or globs of the source that are inputs; all numeric columns without another role if None,
+            but for those that are called like the name of a row or person (id, subject_id, …).
         person: The column that names the person of a row; a person's rows stay in one part of a split. A folder of
             scans has one by itself.
         controls: `{column: level}` of the rows that methods with `controls_only` learn from.

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
 from deconfound.data.source import Source
+from deconfound.data.table_source import IDENTIFIERS
 from deconfound.design import Design
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
@@ -22,7 +24,8 @@ from deconfound.training.tasks import Task, read_task
 from deconfound.training.template import FOLDS, Known, config_text
 from deconfound.training.terms import columns_of, read_terms
 
-PEOPLE = ("participant_id", "subject_id", "subject", "person", "person_id", "patient_id", "patient", "rid")
+# Identifiers that may name several rows of one person.
+PEOPLE = tuple(name for name in IDENTIFIERS if name not in ("id", "scan_id", "session_id"))
 FEW_ROWS = 10
 
 
@@ -67,12 +70,13 @@ def start_from(
     data = Data(str(source or table), tuple(labels), str(table) if source else None, id)
     if skip_bad and reads_scans(data):
         data = replace(data, options={"skip_bad": True})
-    opened = open_source(data, [*labels, *columns, *PEOPLE, *([person] if person else [])])
+    opened = open_source(data, [*labels, *columns, *([person] if person else [])])
     available = list(opened.table)
     faults += absent(list(labels), available, "--label") + absent(columns, available, "--confounds")
-    faults += absent([person] if person else [], available, "--person")
+    faults += absent([person] if person else [], available, "--person") + absent([id] if id else [], available, "--id")
     faults += [] if confounds else ["--confounds must name at least one column; got none."]
     faults += [] if labels else ["--label must name at least one column; got none."]
+    faults += [f"--label must name each column once; got {n!r} twice." for n in {*labels} if labels.count(n) > 1]
     both = [name for name in dict.fromkeys(columns) if name in labels]
     faults += [f"a column must be a label or a confound; got {name!r} as both." for name in both]
     faults += number_faults(opened.table, columns)
@@ -91,10 +95,11 @@ def start_from(
         if count
     ]
     empty = _features(opened, noticed)
-    noticed += _slips(opened, {*labels, *columns, *PEOPLE, person, id})
+    noticed += _slips(opened, {*labels, *columns, *IDENTIFIERS, person, id})
     usable = ~np.isnan(codes).any(axis=1)
     rows = {name: np.asarray(opened.table[name])[usable] for name in [*columns, *labels]}
     noticed += _diagnosis(terms, labels, rows, task, any(missing.values()))
+    noticed += _words_for_nothing(rows)
     site = next((name for name in columns if name.lower() in SITES), None)
     tiny = _tiny(rows, [*columns], FOLDS)
     noticed += tiny
@@ -196,6 +201,19 @@ def _tiny(rows: dict[str, Any], columns: Sequence[str], folds: int) -> list[str]
             )
         elif rare:
             said.append(f"{name} has levels with few rows: {shown}")
+    return said
+
+
+def _words_for_nothing(rows: dict[str, Any]) -> list[str]:
+    """Levels that are called as packages call an empty cell."""
+    said = []
+    for name, values in rows.items():
+        counts = Counter(value for value in values.tolist() if isinstance(value, str))
+        said += [
+            f"{name} has the level {level!r} ({_rows(count)}): if it means that nothing is known, empty these cells"
+            for level, count in counts.items()
+            if level.lower() in EMPTY_AMONG_NUMBERS
+        ]
     return said
 
 
