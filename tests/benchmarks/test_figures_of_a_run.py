@@ -36,6 +36,16 @@ def test_a_quick_run_measures_every_method_on_every_network(quick):
     assert all(job["whole"] for job in quick["jobs"].values())
 
 
+def test_whole_networks_keep_no_copy_of_the_features_for_pmdn(quick):
+    kept = {
+        (row["network"], row["method"]): row["kept_bytes"] - row["needed_bytes"] for row in store.rows(quick, "steps")
+    }
+    features = {row["network"]: row["features_bytes"] for row in store.rows(quick, "steps")}
+    for network, size in features.items():
+        assert kept[network, "pmdn"] < 0.1 * size
+        assert kept[network, "batchnorm"] > 0.9 * size
+
+
 def test_pmdn_keeps_no_copy_of_the_features_for_backward_where_batch_norm_does(cohort):
     torch.manual_seed(0)
     x, metadata = torch.randn(64, 512), cohort.metadata[:64].float()
@@ -78,9 +88,25 @@ def test_claims_are_ratios_that_a_run_confirms_or_refutes():
     row = {"layer": "pmdn", "pass": "train", "type": "float32", "n": 240, "d": 262_144, "ratio": 1.3}
     where = {"network": "3D ResNet", "batch": 80, "mode": "eager"}
     steps = [
-        {**where, "method": "none", "seconds": 1.0, "ratio": 1.0, "kept_bytes": 100, "features_bytes": 50},
+        {
+            **where,
+            "method": "none",
+            "seconds": 1.0,
+            "ratio": 1.0,
+            "kept_bytes": 100,
+            "needed_bytes": 100,
+            "features_bytes": 50,
+        },
         {**where, "method": "batchnorm", "seconds": 1.5, "ratio": 1.5},
-        {**where, "method": "pmdn", "seconds": 1.2, "ratio": 1.2, "kept_bytes": 150, "features_bytes": 50},
+        {
+            **where,
+            "method": "pmdn",
+            "seconds": 1.2,
+            "ratio": 1.2,
+            "kept_bytes": 150,
+            "needed_bytes": 100,
+            "features_bytes": 50,
+        },
     ]
     found = result("cuda", passes=[row], steps=steps)
     assert [(claim.found, claim.holds) for claim in claims.check(found)] == [

@@ -69,12 +69,11 @@ def _steps(result: Result) -> Iterator[Claim]:
 
 
 def _memory(result: Result) -> Iterator[Claim]:
-    found = {(row["network"], row["batch"], row["method"]): row for row in rows(result, "steps") if "kept_bytes" in row}
-    for (network, batch, method), row in found.items():
-        plain = found.get((network, batch, "none"))
-        if method == "pmdn" and plain is not None:
-            more = (row["kept_bytes"] - plain["kept_bytes"]) / row["features_bytes"]
-            yield Claim(f"copies of the features that PMDN keeps for backward: {network}, batch {batch}", 0.05, more)
+    for row in rows(result, "steps"):
+        if row["method"] == "pmdn" and "kept_bytes" in row:
+            more = (row["kept_bytes"] - row["needed_bytes"]) / row["features_bytes"]
+            text = f"copies of the features that PMDN keeps for backward: {row['network']}, batch {row['batch']}"
+            yield Claim(text, 0.05, more)
 
 
 def _growth(result: Result) -> Iterator[Claim]:
@@ -102,14 +101,14 @@ def _metrics(result: Result) -> Iterator[Claim]:
         if "gap" in row and row["n"] in ours:
             where = f"{row['n']:,} samples: distance correlation"
             yield Claim(f"{where}, difference from {row['by']}", 1e-10, row["gap"])
-            yield Claim(f"{where}, time over {row['by']}'s", 1.0, ours[row["n"]] / row["seconds"])
+            yield Claim(f"{where}, time over that of {row['by']}", 1.0, ours[row["n"]] / row["seconds"])
 
 
 def _loading(result: Result) -> Iterator[Claim]:
     for row in rows(result, "loading"):
         if row["what"] == "import deconfound":
             yield Claim("`import deconfound` over Python's start, seconds", 0.1, row["seconds"] - row["over"])
-        if row["what"] == "all layers":
+        if row["what"] == "import all layers":
             yield Claim("importing all layers over `import torch`", 1.15, row["seconds"] / row["over"])
         if row["what"] == "deconfound --help":
             yield Claim("`deconfound --help` over Python's start, seconds", 0.5, row["seconds"] - row["over"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from deconfound.benchmarks.store import Result, rows
 from deconfound.training.needs import need
@@ -20,25 +21,26 @@ def growth(results: Sequence[Result]) -> str:
 
     with mpl.rc_context({"svg.hashsalt": "deconfound", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(10, 2.9), layout="constrained")
-        for axis, (name, title) in zip(figure.subplots(1, len(AXES)), AXES.items(), strict=True):
-            lowest = []
+        panels = figure.subplots(1, len(AXES), sharey=True)
+        lowest = 1e3 * min(row["seconds"] for result in results for row in rows(result, "growth"))
+        for panel, (axis, title) in zip(panels, AXES.items(), strict=True):
             for result in results:
-                along = [row for row in rows(result, "growth") if row["axis"] == name]
-                if not along:
-                    continue
-                sizes, times = [row[name] for row in along], [1000 * row["seconds"] for row in along]
-                label = "GPU" if result["device"] == "cuda" else "CPU"
-                axis.loglog(sizes, times, "o-", color=COLOURS[result["device"]], markersize=3.5, label=label)
-                lowest.append(min(times))
-                slope = [times[-1] * size / sizes[-1] for size in sizes]
-                axis.loglog(sizes, slope, ":", color=COLOURS[result["device"]], linewidth=1)
-            if lowest:
-                axis.set_ylim(bottom=min(lowest) / 2)
-            axis.set_xlabel(title)
-            axis.grid(True, which="major", color="#e4e4e4")
-            axis.spines[["top", "right"]].set_visible(False)
-        figure.axes[0].set_ylabel("forward and backward, ms")
-        figure.axes[0].legend(frameon=False)
+                along = [row for row in rows(result, "growth") if row["axis"] == axis]
+                if along:
+                    sizes, times = [row[axis] for row in along], [1e3 * row["seconds"] for row in along]
+                    _draw(panel, sizes, times, result["device"])
+            panel.set_xlabel(title)
+            panel.grid(True, which="major", color="#e4e4e4")
+            panel.spines[["top", "right"]].set_visible(False)
+        panels[0].set_ylim(bottom=lowest / 2)
+        panels[0].set_ylabel("forward and backward, ms")
+        panels[0].legend(frameon=False)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
+
+
+def _draw(panel: Any, sizes: list[int], times: list[float], device: str) -> None:
+    colour = COLOURS[device]
+    panel.loglog(sizes, times, "o-", color=colour, markersize=3.5, label="GPU" if device == "cuda" else "CPU")
+    panel.loglog(sizes, [times[-1] * size / sizes[-1] for size in sizes], ":", color=colour, linewidth=1)

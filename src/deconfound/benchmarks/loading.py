@@ -20,7 +20,7 @@ STARTS = {
     "python": ("pass", None),
     "import torch": ("import torch", None),
     "import deconfound": ("import deconfound", "python"),
-    "all layers": (
+    "import all layers": (
         "import deconfound as dc; dc.PMDN, dc.MDN, dc.RMDN, dc.AlternatingPMDN, dc.JointPMDN, dc.normalize",
         "import torch",
     ),

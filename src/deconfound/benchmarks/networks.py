@@ -84,10 +84,14 @@ def cases(quick: bool = False, device: str = "cuda") -> list[Case]:
 
 
 def with_method(case: Case, method: str, design: Design, device: str) -> nn.Module:
-    """The network with one method's layers after its modules."""
+    """The network with one method's layers after its modules; "copy" puts plain copies there."""
     torch.manual_seed(0)
     network = case.build().to(device)
     if method == "none":
+        return network
+    if method == "copy":
+        for path in case.at:
+            network.get_submodule(path).register_forward_hook(lambda module, inputs, output: output.clone())
         return network
     example = torch.zeros(2, *case.shape, device=device)
     if method in ("batchnorm", "layernorm"):

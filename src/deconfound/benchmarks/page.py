@@ -38,13 +38,22 @@ features of all samples into registers, projects them on the q regressors, moves
 coefficients add a share of `q / n` to what is moved. Backward does the same with gradients. The gain must be known
 before; it and the size of the gradients are measured on 1,024 to 2,047 of the features by three small kernels. With
 several processes their sums come between the two halves of the pass, so features are read twice. With more than 32
-regressors, in float64 and on a CPU, torch's own operations do the work.
+regressors, in float64 and on a CPU, torch's own operations do the work, on a CPU by blocks of rows that stay in its
+cache.
 """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
 and faults it in again in the next, or not, as the heap happens to lie: on a CPU this can cost more than any layer here.
 A training run gets the same with `MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_MMAP_THRESHOLD_=2147483647` in its
 environment, or with jemalloc.
+"""
+
+GROWTH = f"""## Growth
+
+Forward and backward in training against one size, the others fixed (the tables below say at what). The dots go through
+the largest size in proportion to it: a line above them grows more slowly than its size.
+
+![Cost of a PMDN layer against samples, features, metadata columns and layers]({FIGURE})
 """
 
 
@@ -54,7 +63,7 @@ def page(results: Iterable[Result], figure: bool = True) -> str:
     if all(result["device"] != "cuda" for result in results):
         parts.append("No figures of a GPU are here yet.\n")
     if figure and any(rows(result, "growth") for result in results):
-        parts.append(f"![Cost of a PMDN layer against samples, features, metadata columns and layers]({FIGURE})\n")
+        parts.append(GROWTH)
     for result in results:
         parts += [_origin(result), tables.claimed(result), *tables.sections(result)]
     return "\n".join(part for part in parts if part)

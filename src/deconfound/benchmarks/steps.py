@@ -84,11 +84,12 @@ def _measure(case: Case, mode: str, methods: Sequence[str], quick: bool, clock: 
 
 
 def _memory(case: Case, steps: dict[str, Step], clock: Clock) -> dict[str, Row]:
-    """What each step keeps for backward, and on a GPU the most it holds."""
+    """What each step keeps for backward, beside plain copies in the same places, and on a GPU the most it holds."""
     features = features_bytes(case, clock.device)
+    needed = kept_bytes(training_step(case, "copy", "eager", clock.device).loss)
     found: dict[str, Row] = {}
     for method, step in steps.items():
-        found[method] = {"kept_bytes": kept_bytes(step.loss), "features_bytes": features}
+        found[method] = {"kept_bytes": kept_bytes(step.loss), "needed_bytes": needed, "features_bytes": features}
         if clock.device == "cuda":
             found[method]["peak_bytes"] = clock.peak_memory(step.train)
     return found
@@ -114,7 +115,7 @@ def training_step(case: Case, method: str, mode: str, device: str) -> Step:
     call: Callable[..., Tensor] = torch.compile(model) if mode == "compiled" else model
     images = torch.randn(case.batch, *case.shape, device=device)
     labels = torch.randint(0, 2, (case.batch,), device=device).float()
-    takes_metadata = method not in ("none", "batchnorm", "layernorm")
+    takes_metadata = method not in ("none", "copy", "batchnorm", "layernorm")
 
     def loss() -> Tensor:
         half = device == "cuda" and not case.precise

@@ -46,21 +46,21 @@ def _steps(found: list[Row]) -> str:
         of = [by_case.get((network, batch, mode, method), {}) for method in others]
         times.append((network, str(batch), mode, _plain(plain), *map(_ratio, of)))
         if "kept_bytes" in plain:
-            memory.append((network, str(batch), _bytes(plain["kept_bytes"]), *(_kept(row, plain) for row in of)))
+            memory.append((network, str(batch), _bytes(plain["features_bytes"]), *(_kept(row, plain) for row in of)))
     text = "### Whole training steps\n\nForward, backward and Adam; time over the plain network's.\n\n"
     text += table(("network", "batch", "mode", "plain", *others), times)
     if memory:
         peaks = any("peak_bytes" in row for row in found)
-        text += "\nCopies of the normalised features kept for backward beyond what the plain network keeps"
+        text += "\nCopies of the normalised features kept for backward beyond what the next modules need"
         text += ", and the step's peak memory over the plain one's:\n\n" if peaks else ":\n\n"
-        text += table(("network", "batch", "plain keeps", *others), memory)
+        text += table(("network", "batch", "features", *others), memory)
     return text
 
 
 def _kept(row: Row, plain: Row) -> str:
     if "kept_bytes" not in row:
         return ""
-    text = f"{(row['kept_bytes'] - plain['kept_bytes']) / row['features_bytes']:+.2f}"
+    text = f"{(row['kept_bytes'] - row['needed_bytes']) / row['features_bytes']:.2f}"
     return text + (f", peak {row['peak_bytes'] / plain['peak_bytes']:.2f}" if "peak_bytes" in row else "")
 
 
