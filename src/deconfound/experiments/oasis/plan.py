@@ -13,6 +13,7 @@ from deconfound.experiments.mri.plan import ARMS as MRI_ARMS
 from deconfound.experiments.mri.plan import Arm
 from deconfound.experiments.mri.plan import Plan as MriPlan
 from deconfound.experiments.oasis.augment import Augment
+from deconfound.models.resnet3d import Halving
 
 BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
@@ -32,6 +33,7 @@ class Plan:
         members: Networks whose scores are averaged; each is trained without another part of the training people.
         arms: Names of `ARMS`.
         filters: Channels of the network's blocks.
+        halving: How a block halves the image; see `ResNet3D`.
         pretrain: Epochs in which each network first learns age and sex; 0 starts from nothing.
         epochs: Of every training; the last network is taken, none is chosen.
         batch_size: Scans in a step.
@@ -50,6 +52,7 @@ class Plan:
     members: int = 4
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (8, 16, 32, 32)
+    halving: Halving = "stride"
     pretrain: int = 40
     epochs: int = 30
     batch_size: int = 64
@@ -84,7 +87,12 @@ class Plan:
     def training(self) -> MriPlan:
         """What the trainer of the MRI experiment reads."""
         return MriPlan(
-            size=self.size, filters=self.filters, lr=self.lr, weight_decay=self.weight_decay, gamma=self.gamma
+            size=self.size,
+            filters=self.filters,
+            halving=self.halving,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            gamma=self.gamma,
         )
 
     def cells(self) -> list[tuple[int, str, int]]:
