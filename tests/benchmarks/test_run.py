@@ -117,6 +117,12 @@ def test_bad_options_are_refused_all_at_once_with_the_nearest_name(monkeypatch):
         run.run("cpu", minutes=0)
 
 
+def test_what_takes_long_to_compile_waits_for_the_rest():
+    names = [job.key for job in run.plan("cpu", ["steps", "growth"], ["compiled", "eager"], quick=True)]
+    assert names[0] == "steps: synthetic CNN, batch 8, eager"
+    assert [name.endswith("compiled") for name in names] == [False] * 7 + [True] * 3
+
+
 def command(*words):
     app = typer.Typer()
     app.command()(bench)

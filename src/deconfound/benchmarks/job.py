@@ -20,12 +20,14 @@ class Job:
         name: What is measured, for people; unique within the section.
         rows: Measures.
         rehearsals: Pieces of it that processes beside one another can rehearse; none if there is nothing to compile.
+        late: Whether it waits for all that are not: it takes long, and no other figure needs it.
     """
 
     section: str
     name: str
     rows: Callable[[Clock], Iterable[Row]]
     rehearsals: tuple[Callable[[Clock], object], ...] = ()
+    late: bool = False
 
     @property
     def key(self) -> str:

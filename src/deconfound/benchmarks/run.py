@@ -46,7 +46,7 @@ class Watcher:
 def plan(
     device: str, sections: Sequence[str] | None = None, modes: Sequence[str] | None = None, quick: bool = False
 ) -> list[Job]:
-    """The jobs of some sections, in the order given.
+    """The jobs of some sections, in the order given, those that are late after the others.
 
     Args:
         device: "cpu" or "cuda".
@@ -56,7 +56,8 @@ def plan(
     """
     _check(device, sections, modes)
     makers = dict(SECTIONS) | {"steps": partial(steps.jobs, modes=modes)}
-    return [job for section in (SECTIONS if sections is None else sections) for job in makers[section](device, quick)]
+    jobs = [job for section in (SECTIONS if sections is None else sections) for job in makers[section](device, quick)]
+    return sorted(jobs, key=lambda job: job.late)
 
 
 def run(

@@ -33,7 +33,8 @@ def jobs(device: str, quick: bool = False, modes: Sequence[str] | None = None) -
             methods = _methods(mode, device)
             name = f"{case.name}, batch {case.batch}, {mode}"
             rehearsals = tuple(partial(_rehearse, case, mode, method) for method in methods)
-            found.append(Job("steps", name, partial(_measure, case, mode, methods, quick), rehearsals))
+            measure = partial(_measure, case, mode, methods, quick)
+            found.append(Job("steps", name, measure, rehearsals, late=mode == "compiled"))
     return found
 
 

@@ -17,7 +17,7 @@ def bench(
         str | None,
         typer.Option(
             help="Parts to run, with commas between, in this order: checks, passes, steps, growth, metrics, loading, "
-            "tiles. All of them if not given."
+            "tiles; compiled steps come last. All of them if not given."
         ),
     ] = None,
     modes: Annotated[
