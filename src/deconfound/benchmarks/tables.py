@@ -142,7 +142,7 @@ def _tiles(found: list[Row]) -> str:
         cuts.sort(key=lambda row: row.get("ratio", 99.0))
         shown = (f"{'×'.join(str(int(size)) for size in row['tile'])}: {_ratio(row) or 'fault'}" for row in cuts)
         lines.append((kernel, f"{n} × {d:,}", ", ".join(shown)))
-    heads = ("kernel", "samples × features", "samples × features × warps × whole")
+    heads = ("kernel", "samples × features", "rows × features × warps of each cut")
     return "### Cuts of the kernels\n\nTime over a plain copy.\n\n" + table(heads, lines)
 
 
