@@ -148,6 +148,13 @@ def test_the_command_says_that_a_stopped_run_is_kept(measured, tmp_path):
     assert values(tmp_path) == ["a", "a", "b"]
 
 
+def test_the_command_says_what_it_goes_on_from(measured, tmp_path, monkeypatch):
+    assert "going on" not in command("--sections", "one", "--out", str(tmp_path)).output
+    assert "going on: 2 of 3 are measured already" in command("--out", str(tmp_path)).output
+    monkeypatch.setattr(store, "code", lambda: "another")
+    assert "measured by other code or elsewhere" in command("--out", str(tmp_path)).output
+
+
 def test_processes_that_rehearse_share_the_pieces_among_them(monkeypatch):
     done = []
     pieces = tuple((lambda clock, index=index: done.append((index, clock.once))) for index in range(7))

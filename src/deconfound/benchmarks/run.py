@@ -30,6 +30,9 @@ SECTIONS: Mapping[str, Callable[[str, bool], list[Job]]] = {
 class Watcher:
     """Is told how a run goes on; does nothing."""
 
+    def start(self, done: int, total: int, replaces: bool) -> None:
+        """So many jobs are done; the file that is there is of other code or another machine, and is replaced."""
+
     def rehearse(self, pieces: int, processes: int) -> None:
         """So many pieces are being compiled by so many processes."""
 
@@ -89,10 +92,14 @@ def run(
         raise OptionError(f"minutes must be positive; got {minutes:g}.")
     end = None if minutes is None else time.monotonic() + 60 * minutes
     result = store.new(device, quick, keeps_memory=device == "cpu" and not quick and keep_freed_memory())
+    replaces = False
     if folder is not None:
-        result = store.load(folder, result) or result
+        found = store.load(folder, result)
+        replaces = found is None and store.path_of(folder, result).exists()
+        result = found or result
     keep: Callable[[], object] = (lambda: None) if folder is None else partial(store.save, result, folder)
     todo = [job for job in jobs if again or not store.whole(result, job)]
+    watcher.start(len(jobs) - len(todo), len(jobs), replaces)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False
     if device == "cuda":

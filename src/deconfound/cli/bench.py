@@ -85,6 +85,12 @@ def _watcher(console: Console, bar: Any) -> Any:
 
         task: Any = None
 
+        def start(self, done: int, total: int, replaces: bool) -> None:
+            if replaces:
+                console.print("what is in the folder was measured by other code or elsewhere: anew", style="dim")
+            elif done:
+                console.print(f"going on: {done} of {total} are measured already", style="dim", highlight=False)
+
         def rehearse(self, pieces: int, processes: int) -> None:
             console.print(f"compiling {pieces} pieces in {processes} processes", style="dim", highlight=False)
 
