@@ -186,6 +186,42 @@ def test_modules_that_the_network_lacks_are_told_once_before_training(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "method.options.pmdn.step=7",
+            "method 'pmdn': step must be 'adaptive', 'average' or a number in (0, 1]; got 7",
+        ),
+        (
+            "method.options.pmdn.layer_norm=perhaps",
+            "option 'layer_norm' of method 'pmdn' must be true or false; got 'pe",
+        ),
+        (
+            "network.options.hidden=[-1]",
+            "network.options must build a 'mlp'; got {'hidden': [-1]}, and Trying to create",
+        ),
+        ("network.options.hidden=abc", "network.options must build a 'mlp'; got {'hidden': 'abc'}"),
+        ("training.lr=.inf", "training.lr must be a number; got inf"),
+        ("data.label=[]", "data.label must name at least one column; got none"),
+        ("data.label=[dx, dx]", "data.label must name each column once; got 'dx' twice"),
+        ("training.devices=100000", "for each is a process; got 100000"),
+    ],
+)
+def test_values_that_no_fold_could_use_are_told_once_before_training(file, override, said):
+    with pytest.raises(OptionError, match=re.escape(said)):
+        plan(
+            [load_config(file, ["method=pmdn", "training.accelerator=cpu", f"run.folder={file.parent}/run", override])]
+        )
+    assert not (file.parent / "run").exists()
+
+
+def test_a_config_that_is_no_text_is_told(tmp_path):
+    (tmp_path / "config.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(OptionError, match="must be a text in UTF-8"):
+        load_config(tmp_path / "config.yaml")
+
+
 def unused(outputs, shape):
     """A network with a module that its forward does not call."""
 

@@ -95,14 +95,14 @@ class Method(nn.Module, ABC):
     @classmethod
     def prepare(cls, network: nn.Module, setting: Setting, **options: Any) -> Self:
         """Put the method around a network; whatever it fits beforehand it fits on `setting.training()`."""
-        made = cls._make(network, setting, options)
+        made = cls.make(network, setting, options)
         made.fit(setting)
         return made
 
     @classmethod
     def restore(cls, network: nn.Module, setting: Setting, state: Mapping[str, Any], **options: Any) -> Self:
         """The method that a state dict was saved from; of the training rows only the shape of `x` is read."""
-        made = cls._make(network, setting, options)
+        made = cls.make(network, setting, options)
         made.load_state_dict(state)
         return made
 
@@ -113,7 +113,8 @@ class Method(nn.Module, ABC):
         return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
     @classmethod
-    def _make(cls, network: nn.Module, setting: Setting, options: Mapping[str, Any]) -> Self:
+    def make(cls, network: nn.Module, setting: Setting, options: Mapping[str, Any]) -> Self:
+        """The method around a network, with nothing fitted; of the training rows only the shape of `x` is read."""
         faults = unknown_options(cls, options)
         if faults:
             raise OptionError("\n".join(faults))

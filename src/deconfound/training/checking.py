@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from deconfound.data.source import Source
 from deconfound.design.table import absent, is_missing
@@ -59,12 +61,16 @@ def setting_faults(config: Config) -> list[str]:
     faults = read_terms(design.confounds, "design.confounds")[1] + read_terms(design.keep or (), "design.keep")[1]
     if not design.confounds:
         faults.append("design.confounds must name at least one column; got none.")
+    labels = config.data.labels
+    faults += [] if labels else ["data.label must name at least one column; got none."]
+    faults += [f"data.label must name each column once; got {n!r} twice." for n in {*labels} if labels.count(n) > 1]
     both = sorted(set(columns_of(read_terms(design.confounds, "")[0])) & set(config.data.labels))
     faults += [f"a column must be a label or a confound; got {name!r} as both." for name in both]
     for name in dict.fromkeys([config.method.name, *config.method.options]):
         try:
             kind = method(name)
-            faults += unknown_options(kind, config.method.options.get(name, {}))
+            options = config.method.options.get(name, {})
+            faults += unknown_options(kind, options) + _switch_faults(name, kind.options(), options)
             if name == config.method.name and 1 <= training.batch_size < kind.smallest_batch:
                 faults.append(
                     f"training.batch_size must be at least {kind.smallest_batch} for method {name!r}; got "
@@ -86,9 +92,25 @@ def setting_faults(config: Config) -> list[str]:
         ("splits.folds", splits.folds, splits.folds >= 2, "at least 2"),
     ]
     faults += [f"{name} must be {rule}; got {value}." for name, value, right, rule in ranges if not right]
+    cores = os.cpu_count() or 1
+    on_cpu = training.accelerator == "cpu" or not torch.cuda.is_available()
+    if on_cpu and isinstance(training.devices, int) and training.devices > cores:
+        faults.append(
+            f"training.devices must not exceed the {cores} cores of this machine, for each is a process; got "
+            f"{training.devices}."
+        )
     if splits.kind != "kfold" and splits.column is None:
         faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")
     return faults
+
+
+def _switch_faults(name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Options that are on or off, and given as something else: any text would count as on."""
+    return [
+        f"option {key!r} of method {name!r} must be true or false; got {value!r}."
+        for key, value in options.items()
+        if isinstance(known.get(key), bool) and not isinstance(value, bool)
+    ]
 
 
 def method_faults(names: Sequence[str]) -> list[str]:

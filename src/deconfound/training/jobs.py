@@ -17,6 +17,7 @@ from deconfound.training.config import Config
 from deconfound.training.fold import RESULT, fold_folder, run_fold
 from deconfound.training.needs import need
 from deconfound.training.problem import Problem, open_problem
+from deconfound.training.rehearsal import rehearse
 from deconfound.training.run import start
 
 
@@ -62,10 +63,16 @@ Tick = Callable[[Job, int, int, float], None]
 
 
 def plan(configs: Sequence[Config]) -> tuple[list[Job], int]:
-    """Open every run and make its folder; the folds that are not finished, and how many are."""
+    """Open every run and make its folder; the folds that are not finished, and how many are.
+
+    Of a single run the method is made once beforehand. Where there are several, one that cannot be made is told by
+    its folds and does not stop the others.
+    """
     jobs, done = [], 0
     for config in configs:
         problem = _opened(config)
+        if len(configs) == 1:
+            rehearse(problem)
         folder = start(problem)
         for number in range(len(problem.folds)):
             if (fold_folder(folder, number) / RESULT).exists():

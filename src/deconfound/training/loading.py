@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ def load_config(
         raise OptionError(
             f"{path} must be a config that can be read; got {error.strerror}. Make one with `deconfound init`."
         ) from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} must be a text in UTF-8; got {error}. Make one with `deconfound init`.") from error
     try:
         data = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
@@ -163,10 +166,11 @@ def _read(kind: Any, value: Any) -> tuple[bool, Any]:
     if kind is float:
         if isinstance(value, str):  # YAML reads 1e-3 as a text
             try:
-                return True, float(value)
+                value = float(value)
             except ValueError:
                 return False, None
-        return isinstance(value, int | float) and not isinstance(value, bool), value
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value), value
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool), value
     return isinstance(value, kind), value

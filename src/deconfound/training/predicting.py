@@ -20,12 +20,13 @@ from deconfound.design import Design
 from deconfound.design.assumed import Assumed
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import method as method_named
-from deconfound.methods.base import Method, Setting, TrainingBatch
+from deconfound.methods.base import Method
 from deconfound.training.config import Config
 from deconfound.training.files import read_json
 from deconfound.training.fold import CHECKPOINT, RESULT, finished, fold_folder
 from deconfound.training.networks import build_network
 from deconfound.training.problem import id_column
+from deconfound.training.rehearsal import blank_setting
 from deconfound.training.run import open_run
 from deconfound.training.scaling import Scaler
 from deconfound.training.sources import open_source, reads_scans
@@ -201,12 +202,7 @@ def restored(config: Config, folder: Path, design: Design, shape: tuple[int, ...
             "the command that started the run again."
         )
     network = build_network(config.network.name, shape, task.outputs, config.network.options)
-
-    def shapes_only() -> list[TrainingBatch]:
-        outputs = torch.zeros(2, dtype=torch.int64) if task.kind == "multiclass" else torch.zeros(2, task.outputs)
-        return [TrainingBatch(torch.zeros(2, *shape), torch.zeros(2, len(design.columns)), outputs)]
-
-    setting = Setting(design, config.method.at, shapes_only, config.training.lr, config.design.site)
+    setting = blank_setting(config, design, shape, task)
     options = config.method.options.get(config.method.name, {})
     state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     try:

@@ -135,8 +135,10 @@ def _module_faults(problem: Problem) -> list[str]:
             built = build_network(network.name, shape, problem.task.outputs, network.options)
     except DeconfoundError as fault:
         return str(fault).split("\n")
-    except Exception:  # a network of the user's own: its fold says so, with the traceback
-        return []
+    except Exception as error:
+        if network.name in NETWORKS:
+            return [f"network.options must build a {network.name!r}; got {network.options}, and {error}."]
+        return []  # a network of the user's own: its fold says so, with the traceback
     design = fit_design(problem, problem.folds[0])
     return place_faults(built, shape, design, at) + feature_faults(built, network.features)
 
