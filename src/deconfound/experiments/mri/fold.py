@@ -227,7 +227,7 @@ class Trainer:
             yield TrainingBatch(self._read(self.cohort, at), self._encoded[at], self.cohort.target[at], controls)
 
     def _read(self, volumes: Volumes, at: Tensor) -> Tensor:
-        return self._images[id(volumes)][at].to(memory_format=torch.channels_last_3d)
+        return self._images[id(volumes)][at].float().to(memory_format=torch.channels_last_3d)
 
     def held_out(self) -> Iterator[TrainingBatch]:
         """The validation rows."""
