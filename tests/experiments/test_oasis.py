@@ -142,6 +142,7 @@ def test_an_augmentation_of_nothing_is_the_image_or_its_mirror_image():
     same = Augment(shift=0, turn=0, contrast=0)(images)
     either = [(same - each).abs().amax((1, 2, 3, 4)) for each in (images, images.flip(2))]
     assert torch.minimum(*either).max() < 1e-5
+    assert Augment()(images.half()).dtype == torch.float32
     assert (either[0] < 1e-5).any()
     assert (either[1] < 1e-5).any()
 

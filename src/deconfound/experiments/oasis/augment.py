@@ -36,7 +36,8 @@ class Augment:
         moved = torch.cat([matrix, 2 * self.shift * _uniform(n, 3, 1)], dim=2)
         factor = 1 + self.contrast * _uniform(n, 1, 1, 1, 1)
         grid = nn.functional.affine_grid(moved.to(device), list(images.shape), align_corners=False)
-        changed = nn.functional.grid_sample(images, grid, align_corners=False) * factor.to(device)
+        # In full precision: scans may be kept in half, which a grid cannot be read in.
+        changed = nn.functional.grid_sample(images.float(), grid, align_corners=False) * factor.to(device)
         return changed.to(memory_format=torch.channels_last_3d)
 
     def _turned(self, share: Tensor) -> Tensor:
