@@ -18,7 +18,7 @@ from deconfound.data.people import GROUPS
 from deconfound.data.truth import bayes_accuracy
 from deconfound.errors import OptionError, RunError
 from deconfound.experiments.mri import ARMS, FULL, QUICK, Plan, run_mri
-from deconfound.experiments.mri.fold import Trainer, build_network
+from deconfound.experiments.mri.fold import Trainer, build_network, load
 from deconfound.experiments.mri.maps import load_maps, maps_of, write_files
 from deconfound.experiments.mri.measures import correlations, drawn_again, group_accuracy, within_groups
 from deconfound.experiments.mri.page import BEGIN, END, block, filled, remake
@@ -187,6 +187,16 @@ def test_broken_trainings_and_those_of_an_arm_that_has_changed_are_named_togethe
     with pytest.raises(RunError, match=r"has 3 faults(?s:.*)fold1\.npz must be a finished training; got") as got:
         run_mri(**(options | {"out": tmp_path / "out"}))
     assert got.match("must be a training of the arm 'pmdn' as it is; got one of {'title': 'PMDN .*'method': 'pmdn'")
+
+
+def test_every_arm_trains_on_volumes_kept_in_half_precision():
+    plan = replace(TINY, epochs=1, least_steps=1)
+    cohort, independent = simulate(plan, torch.device("cpu"))
+    volumes, free = (load(each, torch.device("cpu")) for each in (cohort, independent))
+    halved = replace(volumes, images=volumes.images.half())
+    trainer = Trainer(plan, halved, replace(free, images=free.images.half()), divide(plan, cohort)[0], seed=0)
+    for arm in ARMS.values():
+        assert np.isfinite(trainer.run(arm, 20).independent).all()
 
 
 def test_folds_hold_every_site_and_group_evenly():
