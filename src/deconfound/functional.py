@@ -4,8 +4,8 @@ Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the
 `(n, q_C)`, the confounds in the same white units; coefficients `(q, d)`, of which the first `q_C` rows belong
 to the confounds. `docs/theory.md` derives each formula.
 
-Where the kernels serve (`deconfound.kernels.usable`) the passes over all features go through them. On a CPU they go by
-blocks of rows that stay in its cache: the products are as thin as the metadata, and memory is what they wait for.
+Where the kernels serve (`deconfound.kernels.usable`) the passes over all features go through them. On one thread of a
+CPU they go by blocks of rows that stay in its cache: the products are as thin as the metadata, and wait for memory.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def products_and_some(features: Tensor, regressors: Tensor, every: int) -> tuple
     """`Rᵀf`, `(q, d)`, and every so many features by themselves, read on the same way through memory."""
     rows = _block(features, regressors)
     if not rows:
-        return cross_products(features, regressors), features[:, ::every]
+        return cross_products(features, regressors), features[:, ::every].contiguous()
     products = features.new_zeros(regressors.shape[1], features.shape[1])
     some = features.new_empty(len(features), len(range(0, features.shape[1], every)))
     for part, of_part, result in zip(features.split(rows), regressors.split(rows), some.split(rows), strict=True):
@@ -88,10 +88,13 @@ def products_and_some(features: Tensor, regressors: Tensor, every: int) -> tuple
 
 
 def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
-    """How many rows to take at a time; 0 for all of them: few, watched by autograd or a compiler, or not on a CPU."""
+    """How many rows to take at a time; 0 for all of them: few, watched by autograd or a compiler, or not on a CPU.
+
+    Several threads would wait for one another at the end of each block: for long where other work wants the cores too.
+    """
     if not features.is_cpu or features.ndim != 2 or torch.compiler.is_compiling():
         return 0
-    if regressors.shape[1] > BLOCK_REGRESSORS:
+    if torch.get_num_threads() > 1 or regressors.shape[1] > BLOCK_REGRESSORS:
         return 0
     others = (regressors, *others)
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *others))

@@ -1,10 +1,18 @@
-"""On a CPU wide features go through by blocks of rows: the same numbers, and only where nobody watches."""
+"""On one thread wide features go through by blocks of rows: the same numbers, and only where nobody watches."""
 
 import pytest
 import torch
 
 import deconfound as dc
 from deconfound import functional
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=[1, 64, 2**40], ids=["rows of eight", "some rows", "no blocks"])
@@ -31,15 +39,22 @@ def test_blocks_give_the_products_the_residual_and_the_measured_features(sizes, 
     torch.testing.assert_close(functional.residualize(features, regressors, coefficients), expected, **close)
 
 
+def test_several_threads_take_all_rows_at_once(monkeypatch):
+    monkeypatch.setattr(functional, "BLOCK_BYTES", 1)
+    features, regressors, _ = numbers()
+    assert functional._block(features, regressors) == functional.BLOCK_ROWS
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert functional._block(features, regressors) == 0
+
+
 def test_many_regressors_are_multiplied_as_a_whole(monkeypatch):
     monkeypatch.setattr(functional, "BLOCK_BYTES", 1)
     features, few, _ = numbers(q=functional.BLOCK_REGRESSORS)
     _, many, _ = numbers(q=functional.BLOCK_REGRESSORS + 1)
-    _, copied = functional.products_and_some(features, few, 5)
-    products, viewed = functional.products_and_some(features, many, 5)
-    assert copied._base is None
-    assert viewed._base is features
+    products, _ = functional.products_and_some(features, many, 5)
     torch.testing.assert_close(products, torch.einsum("nq,nd->qd", many, features))
+    assert functional._block(features, few) == functional.BLOCK_ROWS
+    assert functional._block(features, many) == 0
 
 
 def test_what_autograd_watches_is_differentiated(sizes):

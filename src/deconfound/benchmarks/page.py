@@ -38,8 +38,8 @@ features of all samples into registers, projects them on the q regressors, moves
 coefficients add a share of `q / n` to what is moved. Backward does the same with gradients. The gain must be known
 before; it and the size of the gradients are measured on 1,024 to 2,047 of the features by three small kernels. With
 several processes their sums come between the two halves of the pass, so features are read twice. With more than 32
-regressors, in float64 and on a CPU, torch's own operations do the work, on a CPU by blocks of rows that stay in its
-cache.
+regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
+that stay in the cache.
 """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
