@@ -7,7 +7,7 @@ import torch
 
 from deconfound.design import Interaction, Polynomial, Spline
 from deconfound.design.terms import Linear
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, TableError
 from deconfound.training.checking import look
 from deconfound.training.config import Config
 from deconfound.training.jobs import plan
@@ -205,6 +205,19 @@ def test_modules_that_the_network_lacks_are_told_once_before_training(tmp_path, 
         ("training.lr=.inf", "training.lr must be a number; got inf"),
         ("data.label=[]", "data.label must name at least one column; got none"),
         ("data.label=[dx, dx]", "data.label must name each column once; got 'dx' twice"),
+        ("training.devices=0", "training.devices must be at least 1, or -1 for all; got 0"),
+        ("training.loggers=[paper]", "training.loggers must be among tensorboard, mlflow; got 'paper'"),
+        ("run.seed=-1", "run.seed must be at least 0; got -1"),
+        ("compare.seeds=[0, -2]", "compare.seeds must be at least 0; got [0, -2]"),
+        ("data.features=[]", "data.features must name at least one column; got none"),
+        (
+            "splits={kind: leave-one-out, column: dx}",
+            "fold asd: the training rows must hold two levels of 'dx' or more; got 'control'",
+        ),
+        (
+            "data.label=person",
+            "fold 0: the training rows must hold every level of 'person' that the validation rows hold",
+        ),
         ("training.devices=100000", "for each is a process; got 100000"),
     ],
 )

@@ -223,6 +223,8 @@ def _features(path: Path, content: Columns, wanted: Sequence[str] | None, taken:
         for name in dict.fromkeys(found)
         if name not in numeric
     ]
+    if not wanted:
+        faults.append("data.features must name at least one column; got none. Leave it out for all columns of numbers.")
     if faults:
         raise TableError("\n".join(faults))
     return list(dict.fromkeys(found))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from deconfound.data.source import Source
 from deconfound.design.table import absent, is_missing
@@ -17,9 +18,11 @@ from deconfound.methods.base import unknown_options
 from deconfound.training.config import Config
 from deconfound.training.networks import network_faults
 from deconfound.training.sources import open_source
-from deconfound.training.tasks import CODES
+from deconfound.training.splits import Fold
+from deconfound.training.tasks import CODES, Task
 from deconfound.training.terms import columns_of, read_terms
 
+LOGGERS = ("tensorboard", "mlflow")
 SITES = ("site", "scanner", "center", "centre", "source")
 
 
@@ -79,6 +82,7 @@ def setting_faults(config: Config) -> list[str]:
         except DeconfoundError as fault:
             faults.append(str(fault))
     faults += network_faults(config.network.name, config.network.options)
+    sizes = config.compare.batch_sizes or ()
     ranges: list[tuple[str, Any, bool, str]] = [
         ("training.epochs", training.epochs, training.epochs >= 1, "at least 1"),
         ("training.batch_size", training.batch_size, training.batch_size >= 1, "at least 1"),
@@ -90,6 +94,11 @@ def setting_faults(config: Config) -> list[str]:
         ("training.threads", training.threads, training.threads is None or training.threads >= 1, "at least 1"),
         ("splits.validation", splits.validation, 0 < splits.validation <= 0.5, "above 0 and at most 0.5"),
         ("splits.folds", splits.folds, splits.folds >= 2, "at least 2"),
+        ("splits.seed", splits.seed, splits.seed is None or splits.seed >= 0, "at least 0"),
+        ("run.seed", config.run.seed, config.run.seed >= 0, "at least 0"),
+        ("compare.seeds", list(config.compare.seeds), all(seed >= 0 for seed in config.compare.seeds), "at least 0"),
+        ("compare.batch_sizes", list(sizes), all(size >= 1 for size in sizes), "at least 1"),
+        ("training.devices", training.devices, training.devices != 0, "at least 1, or -1 for all"),
     ]
     faults += [f"{name} must be {rule}; got {value}." for name, value, right, rule in ranges if not right]
     cores = os.cpu_count() or 1
@@ -99,6 +108,11 @@ def setting_faults(config: Config) -> list[str]:
             f"training.devices must not exceed the {cores} cores of this machine, for each is a process; got "
             f"{training.devices}."
         )
+    faults += [
+        f"training.loggers must be among {', '.join(LOGGERS)}; got {name!r}."
+        for name in training.loggers
+        if name not in LOGGERS
+    ]
     if splits.kind != "kfold" and splits.column is None:
         faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")
     return faults
@@ -150,6 +164,29 @@ def column_faults(config: Config, source: Source) -> list[str]:
             faults.append(
                 f"features must be filled in every row; got empty cells in {int((empty > 0).sum())} columns: {worst}. "
                 "Set data.missing_features: mean, or leave these columns out."
+            )
+    return faults
+
+
+def class_faults(task: Task, codes: NDArray[np.float64], fold: Fold) -> list[str]:
+    """Labels of which a fold's training rows do not show enough to learn and to validate them."""
+    if task.kind == "regression":
+        return []
+    faults = []
+    for place, (label, levels) in enumerate(zip(task.labels, task.levels, strict=True)):
+        there = {*codes[fold.train, place].tolist()}
+        lacking = [levels[int(code)] for code in sorted({*codes[fold.validation, place].tolist()} - there)]
+        advice = "Use other or fewer folds, or leave rare levels out."
+        if len(there) < 2:
+            alone = ", ".join(repr(levels[int(code)]) for code in there) or "none"
+            faults.append(
+                f"fold {fold.name}: the training rows must hold two levels of {label!r} or more; got {alone}. {advice}"
+            )
+        elif lacking:
+            shown = ", ".join(map(repr, lacking[:5])) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+            faults.append(
+                f"fold {fold.name}: the training rows must hold every level of {label!r} that the validation rows "
+                f"hold; got none of {shown}. {advice}"
             )
     return faults
 

@@ -17,7 +17,7 @@ from deconfound.design import Design
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.methods.base import TrainingBatch
-from deconfound.training.checking import SITES, column_faults, open_data, setting_faults
+from deconfound.training.checking import SITES, class_faults, column_faults, open_data, setting_faults
 from deconfound.training.config import Config
 from deconfound.training.loading import listed
 from deconfound.training.losses import criterion
@@ -114,6 +114,9 @@ def open_problem(config: Config) -> Problem:
     )
     divided = folds(config.splits, source.table, usable, strata, config.data.person, config.run.seed)
     problem = Problem(config, source, task, codes, divided)
+    faults = [fault for fold in divided for fault in class_faults(task, codes, fold)]
+    if faults:
+        raise OptionError(listed("the config", faults))
     for fold in divided:
         try:
             fit_design(problem, fold)
