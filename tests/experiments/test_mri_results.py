@@ -1,0 +1,34 @@
+"""The committed results of the MRI experiment: tables and page are those that `results.json` makes."""
+
+import shutil
+from pathlib import Path
+
+from deconfound.experiments.mri import FULL
+from deconfound.experiments.mri.page import block, filled, remake
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "results" / "mri"
+
+
+def test_tables_and_page_in_the_docs_are_those_of_the_committed_results(tmp_path):
+    shutil.copy(FOLDER / "results.json", tmp_path)
+    results = remake(tmp_path)
+    for name in ("table1.md", "table2.md", "table3.md"):
+        assert (FOLDER / name).read_text() == (tmp_path / name).read_text(), name
+    for name in ("comparison.png", "tsne.png"):
+        assert (FOLDER / name).read_bytes().startswith(b"\x89PNG")
+    page = (ROOT / "docs" / "mri.md").read_text()
+    assert page == filled(page, block(results, "results/mri"))
+
+
+def test_the_committed_results_are_of_the_full_plan_and_say_where_they_come_from():
+    from deconfound.experiments.mri.results import Results
+    from deconfound.training.files import read_json
+
+    results = Results.from_dict(read_json(FOLDER / "results.json"))
+    assert (results.plan["size"], results.plan["folds"]) == (FULL.size, FULL.folds)
+    assert results.provenance
+    for source in results.provenance:
+        assert source["commit"]
+        assert source["device"]
+    assert (FOLDER / "results.json").stat().st_size < 3_000_000
