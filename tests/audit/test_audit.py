@@ -87,6 +87,10 @@ def test_save_writes_by_the_ending_of_the_name_and_refuses_others(found, tmp_pat
         assert (tmp_path / f"audit.{ending}").stat().st_size > 1000
     with pytest.raises(OptionError, match=r"must end in \.html, \.json or \.csv; got 'audit.pdf'"):
         found.save("audit.pdf")
+    found.save(tmp_path / "new" / "audit.json")
+    assert (tmp_path / "new" / "audit.json").exists()
+    with pytest.raises(OptionError, match=r"path must be one that can be written; got .*audit\.json/audit\.csv"):
+        found.save(tmp_path / "new" / "audit.json" / "audit.csv")
 
 
 def test_repr_shows_a_verdict_for_each_model_and_confound(found):

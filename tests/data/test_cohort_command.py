@@ -44,3 +44,18 @@ def test_the_montage_is_drawn_alone(tmp_path):
 def test_something_must_be_asked_for(tmp_path):
     with pytest.raises(OptionError, match="a folder OUT or --montage must be given; got neither"):
         run()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["new", "--device", "abacus"], "device must be one of torch's that is here; got 'abacus'"),
+        (["--montage", "picture.xyz"], "the montage must be written to a .png; got 'picture.xyz'"),
+        (["file/below"], "the cohort's folder must be one that can be written; got file/below"),
+    ],
+)
+def test_what_cannot_be_made_is_told(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match=re.escape(said)):
+        run(*words, "--size", 16, "--people", 3)

@@ -1,5 +1,7 @@
 """A finished run answers for people it has never seen, with its own designs, scaling and networks."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -94,6 +96,14 @@ def test_images_are_read_from_beside_the_table(tmp_path):
             "data.features must be columns of the table; got 'f3', which it lacks",
         ),
         (lambda frame: frame.assign(site="Z"), "column 'site' must hold levels seen in fit"),
+        (
+            lambda frame: frame.assign(age=None),
+            "Leave these rows out, or train with design.missing: mean to treat them",
+        ),
+        (
+            lambda frame: frame.assign(f1=np.inf),
+            "features must be finite; got an infinite 'f1' in row 0. Leave the row",
+        ),
         (lambda frame: frame.assign(f1=np.nan), "features must be filled in every row; got an empty 'f1' in row 0"),
     ],
 )
@@ -163,3 +173,24 @@ def test_levels_and_empty_cells_that_the_folds_do_not_know_are_named_with_their_
     assert predict(tmp_path / "run", tiny.write(tmp_path, new.head(2), "known.csv")).assumed == ()
     done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), str(path), "--out", str(tmp_path / "said.csv")])
     assert "site 'Z', in rows 2, 5" in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.yaml", "data: [", r"config\.yaml must be as the run wrote it; got while parsing"),
+        (
+            "config.yaml",
+            "- x",
+            r"config\.yaml must be as the run wrote it; got the config: the config must be a section",
+        ),
+        ("config.yaml", None, r"config\.yaml must be as the run wrote it; got .*No such file"),
+        ("run.json", "[]", r"run\.json must have format deconfound-run 1; got None None"),
+    ],
+)
+def test_a_run_whose_files_were_changed_is_told_by_file(run, tmp_path, name, content, said):
+    folder = tmp_path / "copy"
+    shutil.copytree(run[0], folder)
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    with pytest.raises(RunError, match=said):
+        predict(folder, run[1])

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deconfound.cli.bars import counted
+from deconfound.errors import OptionError
 
 
 def demo(
@@ -26,6 +27,10 @@ def demo(
     from deconfound.data.synthetic import CEILING
     from deconfound.experiments.demo import audit, evaluate, sentence, train
 
+    if out.suffix != ".html" or out.is_dir():
+        raise OptionError(f"--out must be a file that ends in .html; got {out}.")
+    if seed < 0:
+        raise OptionError(f"--seed must be at least 0; got {seed}.")
     console = Console()
     results = {}
     with counted(console) as bar:

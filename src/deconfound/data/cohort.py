@@ -164,9 +164,10 @@ def simulate_cohort(
         raise OptionError(f"size must be at least {MIN_SIZE}; got {size}.")
     if seed < 0:
         raise OptionError(f"seed must not be negative; got {seed}.")
+    place = _device(device)
     strengths = strengths or Strengths()
     drawn = draw_people(seed, strengths, independent=independent, people=people, older=older)
-    renderer = Renderer(load_template(anatomy, size), strengths, size, torch.device(device))
+    renderer = Renderer(load_template(anatomy, size), strengths, size, place)
     count = len(drawn.table["age"])
     settings: dict[str, object] = {
         "version": VERSION,
@@ -179,6 +180,14 @@ def simulate_cohort(
         "strengths": strengths.to_dict(),
     }
     return Cohort(drawn, renderer, (seed, int(independent)), dtype, settings)
+
+
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA says so by an assertion
+        told = str(error).split("\n")[0].rstrip(".")
+        raise OptionError(f"device must be one of torch's that is here; got {str(name)!r} ({told}).") from error
 
 
 @contextmanager

@@ -43,7 +43,12 @@ def write_bids(cohort: Cohort, folder: str | Path, *, jobs: int | None = None, p
     root = Path(folder)
     if root.is_file() or (root.is_dir() and any(root.iterdir())):
         raise OptionError(f"the cohort's folder must be new or empty; got {root}, which is not. Name another one.")
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"the cohort's folder must be one that can be written; got {root} ({error.strerror})."
+        ) from error
     people = cohort.table["participant_id"].tolist()
     matrix = affine(cohort.size)
     with progress_bar("writing scans", len(people), progress) as advance:

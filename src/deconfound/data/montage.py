@@ -14,7 +14,7 @@ from deconfound.data.effects import coefficients, load_template
 from deconfound.data.people import TABLE_ONE
 from deconfound.data.rendering import Draws, Renderer, draw
 from deconfound.data.strengths import Strengths
-from deconfound.errors import DeconfoundError
+from deconfound.errors import DeconfoundError, OptionError
 
 EFFECTS: dict[str, dict[str, float]] = {
     "impairment: severity 0 → 2.5": {"mci": 2.5},
@@ -40,6 +40,8 @@ def draw_montage(path: str | Path, *, size: int = 64, anatomy: str = "procedural
         raise DeconfoundError(
             "matplotlib must be installed to draw the montage. Run: pip install 'deconfound[train]'"
         ) from error
+    if Path(path).suffix.lower() != ".png":
+        raise OptionError(f"the montage must be written to a .png; got {str(path)!r}.")
     strengths = Strengths()
     renderer = Renderer(load_template(anatomy, size), strengths, size, torch.device("cpu"))
     figure = Figure(figsize=(11, 12.4), layout="constrained")

@@ -80,5 +80,9 @@ class Audit:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise OptionError(f"path must be one that can be written; got {str(path)!r} ({error.strerror}).") from error
     return text

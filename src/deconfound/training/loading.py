@@ -98,7 +98,7 @@ def _section(kind: type, data: Any, where: str, faults: list[str]) -> Any:
     if data is None:
         data = {}
     if not isinstance(data, Mapping):
-        faults.append(f"{where} must be a section with keys; got {data!r}.")
+        faults.append(f"{where or 'the config'} must be a section with keys; got {data!r}.")
         return None
     known = {item.name: item for item in fields(kind)}
     for key in data:

@@ -163,6 +163,9 @@ def _new_rows(
     if names and values is not None and config.data.missing_features == "error" and np.isnan(values).any():
         row, column = np.argwhere(np.isnan(values))[0]
         raise TableError(f"features must be filled in every row; got an empty {names[column]!r} in row {row}.")
+    if names and values is not None and np.isinf(values).any():
+        row, column = np.argwhere(np.isinf(values))[0]
+        raise TableError(f"features must be finite; got an infinite {names[column]!r} in row {row}. Leave the row out.")
     return source
 
 
@@ -175,7 +178,7 @@ def _fold_scores(config: Config, folder: Path, design: Design, source: Source, t
     scaling = read_json(folder / "scaling.json")
     scaler = Scaler.from_dict(scaling["inputs"])
     method = restored(config, folder, design, tuple(source.shape), task).eval()
-    metadata = torch.from_numpy(design.encode(source.table)) if type(method).reads_confounds else None
+    metadata = _encoded(design, source) if type(method).reads_confounds else None
     logits = []
     with torch.inference_mode():
         for start in range(0, len(source), AT_ONCE):
@@ -187,6 +190,16 @@ def _fold_scores(config: Config, folder: Path, design: Design, source: Source, t
     if task.kind == "regression":
         whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
     return scores_of(task, whole)
+
+
+def _encoded(design: Design, source: Source) -> Tensor:
+    try:
+        return torch.from_numpy(design.encode(source.table))
+    except TableError as error:
+        told = str(error)
+        for key in ("missing", "unseen"):
+            told = told.replace(f"or pass {key}='mean'", f"or train with design.{key}: mean")
+        raise TableError(told) from error
 
 
 def restored(config: Config, folder: Path, design: Design, shape: tuple[int, ...], task: Task) -> Method:

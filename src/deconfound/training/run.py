@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deconfound.errors import RunError
+from deconfound.errors import OptionError, RunError
 from deconfound.training.config import Config
 from deconfound.training.files import read_json, sweep, write_json, write_text
 from deconfound.training.fold import RESULT, finished, fold_folder, follower, run_fold
@@ -123,10 +123,15 @@ def open_run(folder: str | Path) -> tuple[Config, dict[str, Any]]:
         raise RunError(f"{folder} must be the folder of a run; got {hint}{close}")
     yaml = need("yaml", "train")
     about = read_json(folder / ABOUT)
-    if about.get("format") != FORMAT or about.get("version") != VERSION:
-        found = f"{about.get('format')} {about.get('version')}"
+    kept = about if isinstance(about, dict) else {}
+    if kept.get("format") != FORMAT or kept.get("version") != VERSION:
+        found = f"{kept.get('format')} {kept.get('version')}"
         raise RunError(f"{folder / ABOUT} must have format {FORMAT} {VERSION}; got {found}.")
-    return config_from(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))), about
+    written = folder / "config.yaml"
+    try:
+        return config_from(yaml.safe_load(written.read_text(encoding="utf-8"))), kept
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OptionError) as error:
+        raise RunError(f"{written} must be as the run wrote it; got {error} Bring the old file back.") from error
 
 
 def _same(folder: Path, old: Any, new: Any, where: str) -> None:
