@@ -67,8 +67,8 @@ def move(
     passes.move_and_subtract[(_blocks(d, tile.features),)](
         features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers,
         flag, skipped, n, d, features.stride(0), *regressors.stride(), *removal.stride(),
-        Q=q, QC=removal.shape[1], BLOCKS=_blocks(n, tile.rows), **_block(tile, features), GRAM=gram is not None,
-        KEEP=keep, **_limits(n, q, features, tile), num_warps=tile.warps,
+        Q=q, QC=removal.shape[1], QP=power_of_two(q), BLOCKS=_blocks(n, tile.rows), **_block(tile, features),
+        GRAM=gram is not None, KEEP=keep, **_limits(n, q, features, tile), num_warps=tile.warps,
     )  # fmt: skip
     return out
 

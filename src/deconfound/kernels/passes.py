@@ -68,8 +68,8 @@ def is_finite(x):
 @jit
 def move_and_subtract(
     x, out, coefficients, r, c, gram, numbers, flag, skipped, n, d, x_row, r_row, r_col, c_row, c_col,
-    Q: tl.constexpr, QC: tl.constexpr, BLOCKS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
-    GRAM: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr, EDGE: tl.constexpr,
+    Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BLOCKS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr,
+    BD: tl.constexpr, GRAM: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Move the coefficients of some features towards this batch and subtract `c β` from all its rows, reading x once.
 
@@ -82,41 +82,38 @@ def move_and_subtract(
     held = ()
     for i in tl.static_range(BLOCKS):
         held = held + (load_block(x, row_block(i * BA * BB, BA, BB), cols, n, d, x_row, WIDE, EDGE),)
-    old = ()
+    ks = tl.arange(0, QP)
+    towards = tl.zeros((QP, BD), dtype=tl.float32)
     for k in tl.static_range(Q):
-        old = old + (load_row(coefficients, k, d, cols, d),)
-
-    scale = tl.load(numbers + Q)
-    moved = ()
-    bad = tl.zeros((BD,), dtype=tl.int32)
-    for k in tl.static_range(Q):
-        towards = tl.zeros((BB, BD), dtype=tl.float32)
+        total = tl.zeros((BB, BD), dtype=tl.float32)
         for i in tl.static_range(BLOCKS):
             r_k = load_column(r, row_block(i * BA * BB, BA, BB), k, n, r_row, r_col)
-            towards += add_up(held[i].to(tl.float32) * r_k[:, None], BA, BB, BD)
-        away = tl.sum(towards, axis=0) * scale
-        if GRAM:
-            for j in tl.static_range(Q):
-                away -= tl.load(gram + k * Q + j) * old[j]
-        else:
-            away -= old[k]
-        new = old[k] + tl.load(numbers + k) * away
-        bad = tl.where(is_finite(new), bad, 1)
-        moved = moved + (new,)
+            total += add_up(held[i].to(tl.float32) * r_k[:, None], BA, BB, BD)
+        towards = tl.where((ks == k)[:, None], tl.sum(total, axis=0)[None, :], towards)
 
+    where = ks.to(tl.int64)[:, None] * d + cols[None, :]
+    there = (ks < Q)[:, None] & (cols < d)[None, :]
+    old = tl.load(coefficients + where, mask=there, other=0.0)
+    if GRAM:
+        explained = tl.zeros((QP, BD), dtype=tl.float32)
+        for j in tl.static_range(Q):
+            gram_j = tl.load(gram + ks * Q + j, mask=ks < Q, other=0.0)
+            explained += gram_j[:, None] * load_row(coefficients, j, d, cols, d)[None, :]
+    else:
+        explained = old
+    step = tl.load(numbers + ks, mask=ks < Q, other=0.0)
+    new = old + step[:, None] * (tl.load(numbers + Q) * towards - explained)
+    bad = tl.max(tl.where(is_finite(new), 0, 1), axis=0)
     tl.debug_barrier()  # other threads of this program may still read the old coefficients
-    last = tl.load(numbers + Q + 1)
-    scaled = ()
-    for k in tl.static_range(Q):
-        kept = tl.where(bad == 0, moved[k], old[k])
-        tl.store(coefficients + tl.full((), k, tl.int64) * d + cols, kept, mask=cols < d)
-        scaled = scaled + (kept * last,)
+    tl.store(coefficients + where, tl.where((bad == 0)[None, :], new, old), mask=there)
     if GRAM:
         any_bad = tl.max(bad, axis=0)
         if any_bad > 0:  # noqa: SIM102 (the exchange must not run otherwise)
             if tl.atomic_xchg(flag, 1) == 0:
                 tl.atomic_add(skipped, 1)
 
+    tl.debug_barrier()  # from here on this program's threads read the new ones, which takes fewer registers
+    last = tl.load(numbers + Q + 1)
     for i in tl.static_range(BLOCKS):
         rows = row_block(i * BA * BB, BA, BB)
         if KEEP:  # noqa: SIM108 (only what is chosen is compiled)
@@ -124,7 +121,8 @@ def move_and_subtract(
         else:
             left = tl.zeros((BA * BB, BD), dtype=tl.float32)
         for k in tl.static_range(QC):
-            left -= load_column(c, rows, k, n, c_row, c_col)[:, None] * scaled[k][None, :]
+            scaled = load_row(coefficients, k, d, cols, d) * last
+            left -= load_column(c, rows, k, n, c_row, c_col)[:, None] * scaled[None, :]
         store_block(out, left, rows, cols, n, d, WIDE, EDGE)
 
 
