@@ -48,7 +48,10 @@ def draw(results: Mapping[str, Any]) -> bytes:
 
 
 def _forest(axis: Any, lines: list[Line], arms: list[str], measure: str, name: str, marks: tuple[float, ...]) -> None:
-    for afterwards, colour, label in ((False, TRAINED, "as trained"), (True, AFTERWARDS, "age and sex out afterwards")):
+    for afterwards, colour, label in (
+        (False, TRAINED, "as trained"),
+        (True, AFTERWARDS, "beside controls of the same age and sex"),
+    ):
         mine = [line for line in lines if line.afterwards == afterwards]
         values = [getattr(line, measure) for line in mine]
         heights = [arms.index(line.arm) + (0.14 if afterwards else -0.14) for line in mine]

@@ -19,8 +19,8 @@ _FIGURE = (
 )
 _TRAINED = "Each score as its method leaves it. In brackets the 95 % interval of people drawn again."
 _AFTERWARDS = (
-    "The same networks, and then what age and sex explain of the score in controls is taken out; the explanation is "
-    "learned on training people whom the scoring network had not seen."
+    "The same networks, and then each score as a z-score among controls of the same age and sex. What is usual at an "
+    "age, mean and spread, is learned from training controls, each scored by a network that had not seen this person."
 )
 _AUDIT = "What is left of age and sex within diagnoses, by `dc.audit`."
 
@@ -30,7 +30,7 @@ def sections(results: Mapping[str, Any], figure: bytes) -> list[Section]:
     return [
         Section("Scores and age", _FIGURE, Figure(figure, "AUC and correlation with age of every score")),
         Section("As trained", _TRAINED, score_table(lines_of(results, False))),
-        Section("Age and sex taken out of the score afterwards", _AFTERWARDS, score_table(lines_of(results, True))),
+        Section("Beside controls of the same age and sex", _AFTERWARDS, score_table(lines_of(results, True))),
         Section("Audit", _AUDIT, audit_table(results)),
     ]
 

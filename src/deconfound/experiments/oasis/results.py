@@ -31,7 +31,7 @@ class Line:
 
     Attributes:
         arm: Whose.
-        afterwards: Whether age and sex were taken out of the score after training.
+        afterwards: Whether it is a z-score among controls of the same age and sex, learned after training.
         auc: Dementia against control, everyone.
         auc_old: The same among people of 60 and older.
         r_age: Pearson correlation with age within controls.
@@ -79,7 +79,7 @@ def measure(
         scores: One per person.
         table: `age`, `sex` and `dementia` of each.
         bootstraps: How often people are drawn again for an interval, among those of their diagnosis and side of 60.
-        afterwards: Whether age and sex were taken out after training.
+        afterwards: Whether they are z-scores among controls of the same age and sex.
         seconds: Mean time of a training.
     """
     age, dementia = np.asarray(table["age"], dtype=np.float64), np.asarray(table["dementia"]) == 1

@@ -1,4 +1,4 @@
-"""One score per person from the networks of an arm: members averaged, and age and sex taken out afterwards or not."""
+"""One score per person from the networks of an arm: members averaged, and set beside people of the same age or not."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Scores:
 
     Attributes:
         trained: The mean score of the members as the method leaves them.
-        afterwards: The mean score without what age and sex explain of it in controls; the explanation is learned from
-            the training people, each scored by the member that left this person out.
+        afterwards: The mean score as a z-score among controls of the same age and sex; what is usual at an age is
+            learned from the training controls, each scored by the member that left this person out.
         features: The members' last hidden features side by side.
         seconds: Mean time of a training.
     """
@@ -85,23 +85,35 @@ def score(cells: Cells, plan: Plan, arm: str, table: Table, people: People) -> S
         raw = np.mean([_scaled(each, each.raw) for each in mine], axis=0)
         held_rows = np.concatenate([each.held_rows for each in mine])
         held = np.concatenate([_scaled(each, each.held) for each in mine])
-        afterwards[test] = raw - explained(plan, table, held_rows, held, test)
+        usual = norm(plan, table, held_rows, held, test)
+        afterwards[test] = (raw - usual.mean) / usual.spread
         features[test] = np.concatenate([each.features for each in mine], axis=1)
     seconds = float(np.mean([cells[m, arm, f].seconds for m in range(plan.members) for f in range(plan.folds)]))
     return Scores(people.mean(trained), people.mean(afterwards), people.mean(features), seconds)
 
 
-def explained(
-    plan: Plan, table: Table, rows: NDArray[Any], values: NDArray[Any], at: NDArray[Any]
-) -> NDArray[np.float64]:
-    """What age and sex explain of a score: least squares on the controls among `rows`, read off at other rows.
+@dataclass(frozen=True)
+class Norm:
+    """What is usual for controls of each row's age and sex.
+
+    Attributes:
+        mean: Of the score.
+        spread: Its standard deviation; scores of older people differ more.
+    """
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+
+def norm(plan: Plan, table: Table, rows: NDArray[Any], values: NDArray[Any], at: NDArray[Any]) -> Norm:
+    """The mean of a score by age and sex, and its spread by age: least squares on the controls among `rows`.
 
     Args:
         plan: Says how age enters.
         table: One row per scan.
         rows: Scans whose scores are known.
         values: Their scores.
-        at: Scans that the explanation is wanted for.
+        at: Scans that the norm is wanted for.
     """
     controls = np.asarray(table["dementia"])[rows] == 0
     rows, values = rows[controls], values[controls]
@@ -114,8 +126,11 @@ def explained(
         for each in (rows, at)
     )
     beta = np.linalg.lstsq(known, values, rcond=None)[0]
-    found: NDArray[np.float64] = wanted @ beta
-    return found
+    away = np.abs(values - known @ beta)
+    slope, start = np.polyfit(columns["age"][rows], away, 1)
+    # The line may not fall to nothing, and the mean of |z| is √(2 / π).
+    spread = np.maximum(start + slope * columns["age"][at], away.mean() / 2) * np.sqrt(np.pi / 2)
+    return Norm(wanted @ beta, np.where(spread > 1e-9, spread, 1.0))
 
 
 def _scaled(outcome: Outcome, logits: NDArray[Any]) -> NDArray[np.float64]:

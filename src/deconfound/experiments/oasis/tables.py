@@ -72,7 +72,7 @@ def sentence(results: Mapping[str, Any]) -> str:
     if not reached:
         return f"{said}No score beats {TO_BEAT} there with |r| below {FREE}."
     best = max(reached, key=lambda line: line.auc_old.mean)
-    how = " with age and sex taken out of the score afterwards" if best.afterwards else ""
+    how = ", beside controls of the same age and sex" if best.afterwards else ""
     return (
         f"{said}{len(reached)} of {len(lines)} scores beat {TO_BEAT} there with |r| below {FREE}; the best of them is "
         f"{title(best.arm)}{how}: AUC {best.auc_old.mean:.2f}, r = {best.r_age.mean:.2f}."
