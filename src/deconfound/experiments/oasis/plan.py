@@ -107,7 +107,4 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(
-    size=32, members=2, arms=("baseline", "pmdn"), filters=(4, 8, 16, 16), pretrain=10, epochs=8,
-    permutations=99, bootstraps=200,
-)  # fmt: skip
+QUICK = Plan(size=32, members=2, arms=("baseline", "pmdn"), pretrain=20, epochs=12, batch_size=32, permutations=99)
