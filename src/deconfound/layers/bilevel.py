@@ -58,9 +58,9 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     """
     n = len(gradient)
     rows = removal.new_full((), float(n))
-    total, measured = products_and_some(gradient, removal, stride(gradient.shape[1]))
+    total, measured = products_and_some(gradient, removal * n, stride(gradient.shape[1]))
     sizes = torch.linalg.vector_norm(measured, dim=1) * n
-    rows, square, total = add_tensors(rows, sizes.square().sum(), total * n)
+    rows, square, total = add_tensors(rows, sizes.square().sum(), total)
     size = (square / (rows * measured.shape[1])).sqrt()
     finite = torch.isfinite(size)
     started = response.gain.samples > 0
