@@ -182,12 +182,33 @@ def test_large_tables_are_sampled_by_person_and_the_note_says_so(monkeypatch):
         ({"labels": ["age"]}, TableError, "got 'age' as both"),
         ({"positive": {"dx": "ill"}}, OptionError, r"positive\['dx'\] must be one of its levels; got 'ill'"),
         ({"permutations": 3}, OptionError, "permutations must be at least 19"),
+        ({"seed": -1}, OptionError, "seed must be at least 0; got -1"),
+        ({"confounds": ["age", "site", "age"]}, TableError, "confounds must name each column once; got 'age' twice"),
+        (
+            {"types": {"sites": "numeric"}},
+            TableError,
+            "types must name confounds or labels; got 'sites'. Did you mean 'si",
+        ),
+        ({"positive": {"sex": "M"}}, TableError, "positive must name labels; got 'sex'. There are: dx"),
+        ({"person": "dx"}, TableError, "must have at least 4 people with every label; got 2"),
+        ({"fold": "scan"}, TableError, "column 'scan' must have at least 2 rows in every fold; got 1 in one"),
+        ({"features": np.full((240, 2), np.nan)}, ShapeError, "features of 'model' must be finite"),
+        ({"features": np.zeros((240, 0))}, ShapeError, r"features of 'model' .* got \(240, 0\), which is empty"),
     ],
 )
 def test_errors_say_what_is_wrong(change, error, text):
     outputs, table = cohort()
     with pytest.raises(error, match=text):
         audit(outputs, table, **{**ROLES, **QUICK, **change})
+
+
+def test_outputs_that_are_all_the_same_and_labels_of_one_level_are_told():
+    outputs, table = cohort()
+    with pytest.warns(DeconfoundWarning, match="The outputs of model are the same in every row"):
+        audit(np.zeros(240), table, confounds=["sex"], **QUICK)
+    table["dx"] = np.full(240, "patient")
+    found = audit(outputs["clean"], table, confounds=["sex"], labels=["dx"], **QUICK)
+    assert any("do not answer dx: no performance" in note.text for note in found.notes)
 
 
 def test_outputs_must_fit_the_table_and_be_finite():

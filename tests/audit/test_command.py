@@ -118,6 +118,16 @@ def test_parquet_is_read_like_csv(files):
         ),
         (["uneven.csv", "--confounds", "age"], "3 cells in every line, parted by the comma; got 2 in line 3"),
         (["all.csv", "--confounds", "age", "--type", "age"], "--type must be NAME=VALUE; got 'age'"),
+        (
+            ["all.csv", "--confounds", "age", "--model", "a=logit", "--model", "a=other"],
+            "give each name once; got 'a' tw",
+        ),
+        (
+            ["empty.npz", "--confounds", "age", "--table", "people.tsv"],
+            "must hold arrays with one row per sample; got no",
+        ),
+        (["single.npy", "--confounds", "age", "--table", "people.tsv"], "must hold arrays with one row per sample"),
+        (["rows.npy", "--confounds", "age"], "must stand beside a table of people; got arrays alone. Give it with --t"),
         (["all.xlsx", "--confounds", "age"], "must end in .csv, .tsv, .parquet, .npy or .npz; got '.xlsx'"),
         (["all.csv", "--confounds", "age", "--out", "all.csv"], "--out must be a folder that can be written"),
     ],
@@ -127,6 +137,9 @@ def test_errors_name_the_file_the_column_and_the_fix(files, monkeypatch, argumen
     write(files / "twice.csv", {"scan": ["0001", "0001"], "logit": [0.1, 0.2]})
     (files / "uneven.csv").write_text("scan,logit,age\n1,2,3\n1,2\n")
     (files / "all.xlsx").write_text("")
+    np.savez(files / "empty.npz")
+    np.save(files / "single.npy", 3.0)
+    np.save(files / "rows.npy", np.zeros(90))
     monkeypatch.chdir(files)
     done = run(*arguments)
     assert isinstance(done.exception, DeconfoundError), done.output

@@ -75,7 +75,14 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         told = str(error).rstrip(".")
         raise TableError(f"{path} must hold plain arrays of numbers; got {told}. Save it without objects.") from error
-    return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    if isinstance(loaded, np.ndarray):
+        arrays = {"": loaded}
+    else:
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
+    if not arrays or not all(array.ndim and array.size for array in arrays.values()):
+        raise TableError(f"{path} must hold arrays with one row per sample; got none, or one that is empty.")
+    return arrays
 
 
 def _parquet(path: Path, text: Sequence[str]) -> Columns:

@@ -86,6 +86,10 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     wrong = [item for item in given if "=" not in item]
     if wrong:
         raise OptionError(f"{option} must be NAME=VALUE; got {wrong[0]!r}.")
+    names = [item.split("=", 1)[0] for item in given]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise OptionError(f"{option} must give each name once; got {twice[0]!r} twice.")
     return dict(item.split("=", 1) for item in given)
 
 
@@ -113,6 +117,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _columns(base: Content, roles: Sequence[str], rows: NDArray[np.intp], first: Content) -> Columns:
     """The columns of confounds, labels, person and fold, in the order of the predictions."""
+    if not base.columns:
+        raise TableError(f"{base.path} must stand beside a table of people; got arrays alone. Give it with --table.")
     faults = absent(roles, [*dict.fromkeys([*base.columns, *first.columns])], "--confounds, --labels and the like")
     if faults:
         raise TableError("\n".join(f"{base.path}: {fault}" for fault in faults))

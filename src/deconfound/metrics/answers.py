@@ -46,13 +46,16 @@ class Answers:
         )
 
 
-def numbers_of(outputs: Any, labels: Sequence[Column], model: str) -> Tensor:
+def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs") -> Tensor:
     """Outputs as `(n, k)` float64; predicted classes given as text become one column per class."""
     array = outputs.detach().cpu().double().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
+    what = f"{space} of {model!r}"
     if array.ndim == 0:
-        raise ShapeError(f"outputs of {model!r} must have shape (n,) or (n, k); got a single {array.item()!r}.")
+        raise ShapeError(f"{what} must have shape (n,) or (n, k); got a single {array.item()!r}.")
+    if not array.size:
+        raise ShapeError(f"{what} must have shape (n,) or (n, k); got {array.shape}, which is empty.")
     if array.dtype.kind not in "biuf":
-        array = _from_objects(array, labels, model)
+        array = _from_objects(array, labels, what)
     if array.ndim > 2:
         array = array.reshape(len(array), -1)
     numbers = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
@@ -60,34 +63,34 @@ def numbers_of(outputs: Any, labels: Sequence[Column], model: str) -> Tensor:
     if not numbers.isfinite().all():
         wrong = (~numbers.isfinite()).any(1).nonzero()[:, 0].tolist()
         raise ShapeError(
-            f"outputs of {model!r} must be finite; got {numbers[wrong[0]].tolist()[:3]} {in_rows(wrong)}. Leave these "
+            f"{what} must be finite; got {numbers[wrong[0]].tolist()[:3]} {in_rows(wrong)}. Leave these "
             "rows out of outputs and table."
         )
     return numbers
 
 
-def _from_objects(array: NDArray[Any], labels: Sequence[Column], model: str) -> NDArray[np.float64]:
+def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> NDArray[np.float64]:
     """Cells of any kind as numbers where all of them are, else one column per class that they name."""
     cells = [None if is_missing(value) else plain(value) for value in array.ravel().tolist()]
     text = [place for place, cell in enumerate(cells) if isinstance(cell, str)]
     if not text and all(cell is None or isinstance(cell, int | float) for cell in cells):
         return np.array([np.nan if cell is None else cell for cell in cells], np.float64).reshape(array.shape)
-    width = max(array.size // len(array), 1) if len(array) else 1
+    width = array.size // len(array)
     slips = [place for place in text if not _is_number(cells[place])]
     spoilt = slips and len({cells[place] for place in text}) - len({cells[place] for place in slips}) > MOST_CODES
     if width > 1 or spoilt or array.dtype.kind in "mMcV":
         place = (slips or text or [0])[0]
         raise TableError(
-            f"outputs of {model!r} must be numbers, or one column of class names; got {cells[place]!r} "
+            f"{what} must be numbers, or one column of class names; got {cells[place]!r} "
             f"{in_rows([slip // width for slip in slips or [place]])}. Correct these cells, or choose other columns."
         )
     empty = [row for row, cell in enumerate(cells) if cell is None]
     if empty:
         raise TableError(
-            f"outputs of {model!r} must name a class in every row; got nothing {in_rows(empty)}. Leave these rows out "
+            f"{what} must name a class in every row; got nothing {in_rows(empty)}. Leave these rows out "
             "of outputs and table."
         )
-    named = column(f"outputs of {model!r}", array.ravel().tolist(), "categorical")
+    named = column(what, array.ravel().tolist(), "categorical")
     levels = labels[0].levels if len(labels) == 1 else ()
     classes = levels if set(named.levels) <= set(levels) else named.levels
     codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
@@ -105,10 +108,10 @@ def _is_number(text: Any) -> bool:
 def answers(outputs: Tensor, labels: Sequence[Column]) -> Answers | None:
     """Read `outputs (n, k)` as answers: a score per binary label, a score per class, or a predicted quantity.
 
-    None where their number fits neither, as for hidden features.
+    None where their number fits neither, as for hidden features, or where a label has a single level.
     """
     k = outputs.shape[1]
-    if not labels:
+    if not labels or any(len(label.levels) == 1 for label in labels):
         return None
     groups = cells_of(labels)[0]
     if len(labels) == 1 and labels[0].kind == "numeric":

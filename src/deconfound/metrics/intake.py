@@ -1,5 +1,6 @@
 """What an audit is given, checked and brought into one form before anything is measured."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from deconfound.design.table import Table, absent, column_names, in_rows, is_mis
 from deconfound.errors import OptionError, ShapeError, TableError
 from deconfound.metrics.answers import numbers_of
 from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes, tercile_codes
+from deconfound.metrics.conditional import SMALLEST_GROUP
 from deconfound.metrics.diagnostics import Note
 
 # Names of the level that a score counts down from, whatever the alphabet says.
@@ -75,6 +77,11 @@ def read(
     faults = absent(confounds, available, "confounds") + absent(labels, available, "labels")
     faults += absent(single, available, "person and fold")
     faults += [f"a column must be a confound or a label; got {name!r} as both." for name in confounds if name in labels]
+    for role, names in (("confounds", confounds), ("labels", labels)):
+        twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+        faults += [f"{role} must name each column once; got {name!r} twice." for name in twice]
+    faults += [_unknown("types", name, [*confounds, *labels]) for name in types if name not in [*confounds, *labels]]
+    faults += [_unknown("positive", name, labels) for name in positive if name not in labels]
     if faults:
         raise TableError(" ".join(faults))
     columns = read_columns(table, [*confounds, *labels, *single])
@@ -98,6 +105,13 @@ def read(
     if features is not None:
         spaces["features"] = _models(features, [], n, "features")
     rows = present.nonzero()[:, 0]
+    units = _codes(columns, person, n)[rows] if person else torch.arange(len(rows))
+    folds = _codes(columns, fold, n)[rows]
+    _refuse_few(units, folds, fold)
+    for model, values in spaces["outputs"].items():
+        if (values[rows] == values[rows][:1]).all():
+            text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
+            notes.append(Note("warning", "", text))
     label_columns = [label.take(rows) for label in label_columns]
     for label in label_columns:
         if label.kind == "numeric":
@@ -107,18 +121,36 @@ def read(
         [item.take(rows) for item in confound_columns],
         label_columns,
         _groups(label_columns, len(rows)),
-        _codes(columns, person, n)[rows] if person else torch.arange(len(rows)),
-        _codes(columns, fold, n)[rows],
+        units,
+        folds,
         notes,
         rows,
     )
+
+
+def _unknown(role: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
+    return f"{role} must name {'labels' if role == 'positive' else 'confounds or labels'}; got {name!r}. {hint}"
+
+
+def _refuse_few(units: Tensor, folds: Tensor, fold: str | None) -> None:
+    people = len(torch.unique(units))
+    if people < SMALLEST_GROUP:
+        raise TableError(f"an audit must have at least {SMALLEST_GROUP} people with every label; got {people}.")
+    fewest = int(torch.unique(folds, return_counts=True)[1].min())
+    if fold is not None and fewest < 2:
+        raise TableError(
+            f"column {fold!r} must have at least 2 rows in every fold; got 1 in one. Leave fold out where each row has "
+            "a model of its own."
+        )
 
 
 def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, Tensor]:
     models = dict(given) if isinstance(given, Mapping) else {"model": given}
     if not models:
         raise OptionError(f"{space} must hold at least one model; got none.")
-    out = {str(model): numbers_of(values, labels, str(model)) for model, values in models.items()}
+    out = {str(model): numbers_of(values, labels, str(model), space) for model, values in models.items()}
     for model, values in out.items():
         if len(values) != n:
             raise ShapeError(

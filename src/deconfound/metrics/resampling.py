@@ -46,6 +46,8 @@ class Resampling:
         for name, least in (("permutations", 19), ("bootstraps", 40)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} must be at least {least}; got {getattr(self, name)}. Fewer say nothing.")
+        if self.seed < 0:
+            raise OptionError(f"seed must be at least 0; got {self.seed}.")
 
     def generator(self) -> torch.Generator:
         """A fresh generator, so that every statistic can be recomputed alone."""
