@@ -37,9 +37,10 @@ write the residual once: a copy. On a GPU one kernel does this (`deconfound.kern
 features of all samples into registers, projects them on the q regressors, moves their coefficients and subtracts. The
 coefficients add a share of `q / n` to what is moved. Backward does the same with gradients. The gain must be known
 before; it and the size of the gradients are measured on 1,024 to 2,047 of the features by three small kernels. With
-several processes their sums come between the two halves of the pass, so features are read twice. With more than 32
-regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
-that stay in the cache.
+several processes their sums come between the two halves of the pass, so features are read twice; so they are with more
+than 1,024 samples or 16 regressors, which no program can hold. With more than 32 regressors, in float64 and on a CPU,
+torch's own operations do the work; where they have one thread, by blocks of rows that stay in the cache. What was tried
+is told in [decision 0006](decisions/0006-kernels-that-hold-their-samples.md).
 """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
