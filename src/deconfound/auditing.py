@@ -34,7 +34,7 @@ def audit(
     table: Table,
     *,
     confounds: Sequence[str],
-    labels: Sequence[str] = (),
+    labels: Sequence[str] | None = (),
     person: str | None = None,
     features: Any = None,
     fold: str | None = None,
@@ -77,7 +77,9 @@ def audit(
         'age is still there, strongly'
     """
     resampling = Resampling(permutations, bootstraps, seed)
-    data = read(outputs, features, table, confounds, labels, person, fold, dict(types or {}), dict(positive or {}))
+    data = read(
+        outputs, features, table, confounds, labels or (), person, fold, dict(types or {}), dict(positive or {})
+    )
     notes = [note for item in data.confounds for note in diagnose(item, data.labels, data.groups, data.units)]
     notes = [*data.notes, *notes]
     sample = _sample(data.units, MOST_ROWS, seed)

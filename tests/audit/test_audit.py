@@ -182,6 +182,8 @@ def test_large_tables_are_sampled_by_person_and_the_note_says_so(monkeypatch):
         ({"labels": ["age"]}, TableError, "got 'age' as both"),
         ({"positive": {"dx": "ill"}}, OptionError, r"positive\['dx'\] must be one of its levels; got 'ill'"),
         ({"permutations": 3}, OptionError, "permutations must be at least 19"),
+        ({"permutations": 99.5}, OptionError, "permutations must be a whole number; got 99.5"),
+        ({"confounds": [3]}, TableError, "confounds must be columns of the table; got 3"),
         ({"seed": -1}, OptionError, "seed must be at least 0; got -1"),
         ({"confounds": ["age", "site", "age"]}, TableError, "confounds must name each column once; got 'age' twice"),
         (
@@ -229,12 +231,13 @@ def test_outputs_must_fit_the_table_and_be_finite():
         ([["a", "b"], ["a", "b"]], TableError, "must be numbers, or one column of class names; got 'a' in row"),
         ([f"{k / 50}" for k in range(50)] + ["failed"], TableError, "class names; got 'failed' in row 50"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), TableError, "must be numbers, or one column of class names"),
+        ([[1, 2], [3]], ShapeError, r"must have shape \(n,\) or \(n, k\); got setting an array element"),
         (0.3, ShapeError, r"must have shape \(n,\) or \(n, k\); got a single 0.3"),
     ],
 )
 def test_cells_of_outputs_that_say_nothing_are_told_with_their_rows(outputs, error, text):
     with pytest.raises(error, match=text):
-        numbers_of(np.asarray(outputs, dtype=None if isinstance(outputs, np.ndarray | float) else object), [], "m")
+        numbers_of(outputs, [], "m")
 
 
 def test_numbers_kept_as_objects_are_numbers_and_texts_of_few_numbers_are_classes():

@@ -6,6 +6,7 @@ import textwrap
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import deconfound as dc
 from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
@@ -78,6 +79,12 @@ def test_a_missing_value_is_the_population_mean_on_request(nothing):
     assert (metadata[[0, 7], 2:4] == 0).all()
     white = metadata @ fitted.whitening
     np.testing.assert_allclose(white.T @ white / 100, np.eye(5), atol=1e-12)
+
+
+def test_tensors_with_a_graph_and_columns_named_by_numbers_are_read():
+    values = torch.tensor([60.0, 70.0, 80.0], requires_grad=True)
+    assert dc.Design(["age"]).fit({"age": values}).encode({"age": values}).shape == (3, 1)
+    assert dc.Design(["0"]).fit(pd.DataFrame(np.arange(6.0).reshape(3, 2))).names == ("0",)
 
 
 def test_cells_that_a_design_does_not_know_are_listed_by_value_and_row():
@@ -244,6 +251,13 @@ def bad(text, error, build):
     [
         bad("confounds must name at least one column", OptionError, lambda: dc.Design(confounds=[])),
         bad("confounds must be a list of columns; got the text 'age'", OptionError, lambda: dc.Design("age")),
+        bad("confounds must be a list of columns; got None", OptionError, lambda: dc.Design(None)),
+        bad("column 'a' must hold one value per row; got setting an array element", TableError,
+            lambda: dc.Design(["a"]).fit({"a": [[1, 2], [3]]})),
+        bad("confounds must be columns of the table; got 'agee'", TableError,
+            lambda: dc.Design(["agee"]).fit({3: [1.0, 2.0]})),
+        bad("text must be what to_json wrote; got Expecting value", OptionError, lambda: dc.Design.from_json("x")),
+        bad("Spline df must be at least 2; got 'x'", OptionError, lambda: dc.Spline("a", "x")),
         bad("got 'age' in confounds and in keep", OptionError, lambda: dc.Design(["age"], keep=["age"])),
         bad("confounds must name each column once; got 'age'", OptionError, lambda: dc.Design(["age", "age"])),
         bad("confounds must hold column names or terms", OptionError, lambda: dc.Design([3])),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import deconfound as dc
+from deconfound.errors import ShapeError
 from deconfound.layers import MetadataLayer
 from tests.conftest import make_cohort, make_table
 
@@ -109,6 +110,8 @@ def test_coefficients_that_are_set_are_those_of_eval_and_nothing_else_changes(ma
     assert torch.equal(layer._beta(), beta)
     changed = [name for name, value in layer.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == ["beta"]
+    with pytest.raises(ShapeError, match=r"beta must have shape \(\d+, 5\); got \(1,\)"):
+        layer.set_beta(beta[:1, 0])
 
 
 def test_eval_changes_no_state(make, cohort):

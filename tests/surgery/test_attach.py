@@ -356,6 +356,13 @@ def test_wrong_options_are_refused_before_the_network_is_touched(cohort, options
     assert not any(module._forward_hooks for module in network.modules())
 
 
+def test_what_is_no_network_or_no_design_is_refused(cohort):
+    with pytest.raises(OptionError, match="network must be a torch module; got function"):
+        dc.normalize(lambda x: x, cohort.design, at="fc1")
+    with pytest.raises(OptionError, match="design must be a fitted Design; got list"):
+        dc.normalize(Net(), ["age"], at="fc1")
+
+
 def test_an_unfitted_design_is_refused_before_the_network_is_touched():
     with pytest.raises(NotFittedError):
         dc.normalize(Net(), dc.Design(confounds=["age"]), at="fc1")
@@ -363,8 +370,11 @@ def test_an_unfitted_design_is_refused_before_the_network_is_touched():
 
 def test_a_crash_while_the_example_runs_leaves_the_network_as_it_was(cohort):
     network = Net().train()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError) as caught:
         dc.normalize(network, cohort.design, at="fc1", example=torch.randn(2, 3))
+    assert caught.value.__notes__ == [
+        "The network was run on `example` to find its features: pass one batch of inputs that it reads."
+    ]
     assert network.training
     assert not any(module._forward_hooks for module in network.modules())
 

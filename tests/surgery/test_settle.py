@@ -133,6 +133,8 @@ def test_what_settle_refuses(design):
     x = inputs(table, 1)
     with pytest.raises(OptionError, match=r"batches must be there to be read again; got an iterator\. Pass a list"):
         model.settle(iter([(x, design.encode(table))]))
+    with pytest.raises(OptionError, match="batches must hold pairs of inputs and metadata; got Tensor"):
+        model.settle([x])
     with pytest.raises(OptionError, match="batches must hold at least one; got none"):
         model.settle([])
     with pytest.raises(OptionError, match="prior must be a number of rows, 0 or more; got -1"):

@@ -236,7 +236,11 @@ class Design:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The design that `to_json` wrote."""
-        return cls.from_dict(json.loads(text))
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise OptionError(f"text must be what to_json wrote; got {error}.") from error
+        return cls.from_dict(data)
 
     def __repr__(self) -> str:
         head = f"Design(confounds={list(map(str, self.confounds))}, keep={list(map(str, self.keep))})"
@@ -272,6 +276,8 @@ class Design:
 def _terms(values: Sequence[Any], role: str) -> tuple[Term, ...]:
     if isinstance(values, str):
         raise OptionError(f"{role} must be a list of columns; got the text {values!r}. Write [{values!r}].")
+    if values is None:
+        raise OptionError(f"{role} must be a list of columns; got None.")
     terms = tuple(as_term(value, role) for value in values)
     repeated = sorted({str(term) for term in terms if terms.count(term) > 1})
     if repeated:

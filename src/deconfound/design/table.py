@@ -36,7 +36,7 @@ def absent(names: Sequence[str], available: Sequence[str], role: str) -> list[st
     faults = []
     for name in names:
         if name not in available:
-            near = difflib.get_close_matches(name, available, n=1)
+            near = difflib.get_close_matches(str(name), available, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(available) or 'nothing'}."
             faults.append(f"{role} must be columns of the table; got {name!r}, which it lacks. {hint}")
     return faults
@@ -45,8 +45,9 @@ def absent(names: Sequence[str], available: Sequence[str], role: str) -> list[st
 def read_columns(table: Table, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The named columns as one-dimensional arrays of one length."""
     columns = {}
+    keys = {str(key): key for key in table.keys()}  # noqa: SIM118 - a DataFrame need not iterate over names
     for name in dict.fromkeys(names):
-        values = np.asarray(table[name])
+        values = _array(table[keys.get(name, name)], name)
         if values.ndim != 1:
             raise TableError(
                 f"column {name!r} must be one-dimensional; got shape {values.shape}. "
@@ -63,6 +64,15 @@ def read_columns(table: Table, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         sizes = ", ".join(f"{name}: {length}" for name, length in lengths.items())
         raise TableError(f"all columns of a table must have the same number of rows; got {sizes}.")
     return columns
+
+
+def _array(column: Any, name: str) -> NDArray[Any]:
+    if hasattr(column, "detach"):  # a tensor, wherever it is and whatever its graph
+        column = column.detach().cpu()
+    try:
+        return np.asarray(column)
+    except ValueError as error:
+        raise TableError(f"column {name!r} must hold one value per row; got {error}.") from error
 
 
 def is_missing(value: object) -> bool:

@@ -67,9 +67,9 @@ class Spline:
     df: int = 4
 
     def __post_init__(self) -> None:
-        if self.df < 2:
+        if not isinstance(self.df, int) or self.df < 2:
             raise OptionError(
-                f"Spline df must be at least 2; got {self.df}. Write {self.column!r} for a straight line."
+                f"Spline df must be at least 2; got {self.df!r}. Write {self.column!r} for a straight line."
             )
 
     def __str__(self) -> str:

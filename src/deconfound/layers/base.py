@@ -74,6 +74,8 @@ class MetadataLayer(nn.Module, ABC):
     @torch.no_grad()
     def set_beta(self, beta: Tensor) -> None:
         """Let eval use these coefficients, `(q, d)` in white units; training goes on from them."""
+        if beta.numel() != self.beta.numel():
+            raise ShapeError(f"beta must have shape {tuple(self._beta().shape)}; got {tuple(beta.shape)}.")
         self.beta.copy_(beta.reshape(self.beta.shape))
 
     def forward(self, x: Tensor, metadata: Metadata | None, fit_on: Any = None) -> Tensor:

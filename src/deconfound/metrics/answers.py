@@ -48,8 +48,11 @@ class Answers:
 
 def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs") -> Tensor:
     """Outputs as `(n, k)` float64; predicted classes given as text become one column per class."""
-    array = outputs.detach().cpu().double().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
     what = f"{space} of {model!r}"
+    try:
+        array = outputs.detach().cpu().double().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
+    except ValueError as error:
+        raise ShapeError(f"{what} must have shape (n,) or (n, k); got {error}.") from error
     if array.ndim == 0:
         raise ShapeError(f"{what} must have shape (n,) or (n, k); got a single {array.item()!r}.")
     if not array.size:

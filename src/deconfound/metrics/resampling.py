@@ -44,6 +44,8 @@ class Resampling:
     def __post_init__(self) -> None:
         """Refuse counts that give no p-value at 5 % or no interval."""
         for name, least in (("permutations", 19), ("bootstraps", 40)):
+            if not isinstance(getattr(self, name), int):
+                raise OptionError(f"{name} must be a whole number; got {getattr(self, name)!r}.")
             if getattr(self, name) < least:
                 raise OptionError(f"{name} must be at least {least}; got {getattr(self, name)}. Fewer say nothing.")
         if self.seed < 0:

@@ -80,6 +80,10 @@ def normalize(
         >>> model(torch.randn(4, 3), metadata=design.encode(table)).shape
         torch.Size([4, 1])
     """
+    if not isinstance(network, nn.Module):
+        raise OptionError(f"network must be a torch module; got {type(network).__name__}.")
+    if not isinstance(design, Design):
+        raise OptionError(f"design must be a fitted Design; got {type(design).__name__}.")
     kind = _kind(layer, design, options)
     if where not in ("after", "before"):
         raise OptionError(f"where must be 'after' or 'before'; got {where!r}.")

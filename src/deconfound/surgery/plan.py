@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from deconfound.design import Design
-from deconfound.errors import OptionError, ShapeError
+from deconfound.errors import DeconfoundError, OptionError, ShapeError
 from deconfound.surgery.outputs import features_of, is_sequence, part_of
 
 
@@ -125,6 +125,11 @@ def observe(network: nn.Module, modules: Mapping[str, nn.Module], example: Any, 
                 network(**example)
             else:
                 network(*(example if isinstance(example, tuple | list) else (example,)))
+    except DeconfoundError:
+        raise
+    except Exception as error:
+        error.add_note("The network was run on `example` to find its features: pass one batch of inputs that it reads.")
+        raise
     finally:
         for handle in handles:
             handle.remove()

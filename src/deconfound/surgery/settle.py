@@ -66,7 +66,10 @@ def _read(batches: Batches) -> Iterable[tuple[Any, Any]]:
 
 def _forward(model: NormalizedModel, batches: Batches) -> None:
     read = False
-    for inputs, metadata in _read(batches):
+    for batch in _read(batches):
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise OptionError(f"batches must hold pairs of inputs and metadata; got {type(batch).__name__}.")
+        inputs, metadata = batch
         read = True
         checked = as_tensor(metadata, model.design, len(metadata))
         refuse_nan(checked, model.design, training=True)
