@@ -26,7 +26,7 @@ def summarise(plan: Plan, people: Scanned, outcomes: Mapping[tuple[int, str, int
     volumes = on_device(people, min(LINEAR_EDGE, plan.size), torch.device("cpu"), plan.task)
     cells: Cells = {**outcomes, **linear_members(plan, volumes)}
     arms = ("linear", *plan.arms)
-    persons = people_of(people.table, test_folds(cells, plan, plan.arms[0], len(people)))
+    persons = people_of(people.table, test_folds(cells, plan, "linear", len(people)))
     scores = {arm: score(cells, plan, arm, people.table, persons) for arm in arms}
     lines = [measure("age", persons.table["age"], persons.table, plan.bootstraps)]
     for arm, found in scores.items():
@@ -48,9 +48,9 @@ def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, 
     linear = {arm: found.trained for arm, found in scores.items() if arm not in features}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the results keep them as notes
-        networks = audit(trained, persons.table, features=features, **options)
-        others = audit({**linear, **after}, persons.table, **options)
-    found = [networks.to_dict(), others.to_dict()]
+        found = [audit({**linear, **after}, persons.table, **options).to_dict()]
+        if features:
+            found.insert(0, audit(trained, persons.table, features=features, **options).to_dict())
     return {
         "about": found[0]["about"],
         "notes": [note for each in found for note in each["notes"]],
