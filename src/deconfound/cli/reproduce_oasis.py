@@ -30,8 +30,8 @@ def oasis(
 ) -> None:
     """Dementia against control on the scans of OASIS-1, with age and sex as confounds, five folds by person.
 
-    Dementia is found in old people only, so age alone has AUC .86: a score must also tell people of 60 and older apart,
-    and must not go with age within controls.
+    Dementia is found in old people only, so age alone has an AUC of .85: a score must also tell people of 60 and older
+    apart, and must not go with age within controls.
     """
     from deconfound.cli.reproduce import _device
     from deconfound.experiments.oasis.page import write_report

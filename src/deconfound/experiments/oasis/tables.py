@@ -60,7 +60,7 @@ def audit_table(results: Mapping[str, Any]) -> Table:
 
 def sentence(results: Mapping[str, Any]) -> str:
     """The finding in few words, from the numbers alone."""
-    lines = [line for line in lines_of(results) if line.arm in ARMS]
+    lines = [line for line in lines_of(results) if line.arm != "age"]
     plain = next((line for line in lines if line.arm == "baseline" and not line.afterwards), None)
     reached = [line for line in lines if line.auc_old.mean > TO_BEAT and abs(line.r_age.mean) < FREE]
     said = ""
