@@ -193,7 +193,7 @@ def test_large_tables_are_sampled_by_person_and_the_note_says_so(monkeypatch):
         ),
         ({"positive": {"sex": "M"}}, TableError, "positive must name labels; got 'sex'. There are: dx"),
         ({"person": "dx"}, TableError, "must have at least 4 people with every label; got 2"),
-        ({"fold": "scan"}, TableError, "column 'scan' must have at least 2 rows in every fold; got 1 in one"),
+        ({"fold": "scan"}, TableError, "column 'scan' must have folds of at least 2 rows; got 1 in each"),
         ({"features": np.full((240, 2), np.nan)}, ShapeError, "features of 'model' must be finite"),
         ({"features": np.zeros((240, 0))}, ShapeError, r"features of 'model' .* got \(240, 0\), which is empty"),
     ],
@@ -202,6 +202,14 @@ def test_errors_say_what_is_wrong(change, error, text):
     outputs, table = cohort()
     with pytest.raises(error, match=text):
         audit(outputs, table, **{**ROLES, **QUICK, **change})
+
+
+def test_rows_that_are_alone_in_a_fold_are_left_out_and_told():
+    outputs, table = cohort()
+    table["fold"] = np.array([7, *([0] * 120), *([1] * 119)])
+    found = audit(outputs["clean"], table, confounds=["sex"], labels=["dx"], fold="fold", **QUICK)
+    assert found.where(confound="sex", statistic="dcor_sqr")[0].n == 239
+    assert any("1 row is alone in a fold" in note.text for note in found.notes)
 
 
 def test_outputs_that_are_all_the_same_and_labels_of_one_level_are_told():

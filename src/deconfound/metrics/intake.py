@@ -104,10 +104,12 @@ def read(
     spaces = {"outputs": _models(outputs, label_columns, n, "outputs")}
     if features is not None:
         spaces["features"] = _models(features, [], n, "features")
+    if fold is not None:
+        present &= ~_alone(_codes(columns, fold, n), present, fold, notes)
     rows = present.nonzero()[:, 0]
     units = _codes(columns, person, n)[rows] if person else torch.arange(len(rows))
     folds = _codes(columns, fold, n)[rows]
-    _refuse_few(units, folds, fold)
+    _refuse_few(units)
     for model, values in spaces["outputs"].items():
         if (values[rows] == values[rows][:1]).all():
             text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
@@ -134,16 +136,26 @@ def _unknown(role: str, name: str, known: Sequence[str]) -> str:
     return f"{role} must name {'labels' if role == 'positive' else 'confounds or labels'}; got {name!r}. {hint}"
 
 
-def _refuse_few(units: Tensor, folds: Tensor, fold: str | None) -> None:
+def _refuse_few(units: Tensor) -> None:
     people = len(torch.unique(units))
     if people < SMALLEST_GROUP:
         raise TableError(f"an audit must have at least {SMALLEST_GROUP} people with every label; got {people}.")
-    fewest = int(torch.unique(folds, return_counts=True)[1].min())
-    if fold is not None and fewest < 2:
+
+
+def _alone(folds: Tensor, present: Tensor, name: str, notes: list[Note]) -> Tensor:
+    """`(n,)` the rows that are alone in their fold, where nothing can be measured; told, or refused if all are."""
+    counts = torch.zeros(int(folds.max()) + 1, dtype=torch.long).index_add(0, folds, present.long())
+    alone = present & (counts[folds] < 2)
+    if int(alone.sum()) == int(present.sum()):
         raise TableError(
-            f"column {fold!r} must have at least 2 rows in every fold; got 1 in one. Leave fold out where each row has "
-            "a model of its own."
+            f"column {name!r} must have folds of at least 2 rows; got 1 in each. Leave fold out where each row has a "
+            "model of its own."
         )
+    if alone.any():
+        count = int(alone.sum())
+        text = f"{count:,} {'row is' if count == 1 else 'rows are'} alone in a fold, where nothing can be measured."
+        notes.append(Note("note", "", f"{text} Left out."))
+    return alone
 
 
 def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, Tensor]:
