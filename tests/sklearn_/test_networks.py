@@ -112,3 +112,9 @@ def test_coefficients_settle_on_the_rows_that_are_held_out(layer):
         for settle in (True, False)
     )
     assert np.array_equal(first, second)  # nothing is held out
+
+
+def test_a_share_that_would_hold_out_every_row_leaves_one_of_each_class():
+    X, dx = make_people(40)
+    model = DeconfoundedClassifier(CONFOUNDS, validation_fraction=0.999, **FAST).fit(X, dx)
+    assert np.isfinite(model.decision_function(X)).all()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 
 from deconfound.errors import OptionError
@@ -20,6 +21,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "weight_decay": ("a number of at least 0", lambda value: _real(value) and value >= 0),
     "validation_fraction": ("a number between 0 and 1", lambda value: _real(value) and 0 < value < 1),
     "hidden": ("a sequence of sizes", lambda value: not isinstance(value, str) and all(map(_whole, value))),
+    "settle": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
     "layer": (f"None or one of {', '.join(map(repr, LAYERS))}", lambda value: value is None or value in LAYERS),
 }
 
@@ -45,9 +47,11 @@ def as_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
-    except (RuntimeError, TypeError) as fault:
-        raise OptionError(f"device must be 'auto' or a device of torch ('cpu', 'cuda:0'); got {name!r}.") from fault
+        return torch.empty(0, device=torch.device(name)).device
+    except (RuntimeError, TypeError, AssertionError) as fault:  # torch without CUDA says so by an assertion
+        raise OptionError(
+            f"device must be 'auto' or a device of torch that is here ('cpu', 'cuda:0'); got {name!r}."
+        ) from fault
 
 
 def _whole(value: Any) -> bool:

@@ -64,12 +64,12 @@ def logits(output: Tensor, classes: int) -> Tensor:
 
 
 def hold_out(task: Task, fraction: float, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
-    """Row numbers to train on and to stop on; each class is held out in the same share."""
+    """Row numbers to train on and to stop on; each class is held out in the same share, but for one row at least."""
     groups = np.zeros(len(task.target), dtype=np.int64) if task.classes is None else task.target
     held = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups):
         rows = rng.permutation(np.flatnonzero(groups == group))
-        held[rows[: round(fraction * len(rows))]] = True
+        held[rows[: min(round(fraction * len(rows)), len(rows) - 1)]] = True
     return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
 
 
