@@ -331,10 +331,10 @@ def test_the_sentence_says_what_was_reached_and_what_was_not(tiny):
     results = json.loads(json.dumps(tiny[3]))
     for line in results["lines"]:
         line["auc_old"]["mean"], line["r_age"]["mean"] = 0.6, 0.4
-    assert "No score beats 0.66 there with |r| below 0.1." in sentence(results)
+    assert "No score beats AUC 0.66 among people of 60 and older with |r| below 0.1." in sentence(results)
     chosen = next(line for line in results["lines"] if line["arm"] == "pmdn" and line["afterwards"])
     chosen["auc_old"]["mean"], chosen["r_age"]["mean"] = 0.75, -0.02
-    assert "1 of 6 scores beat 0.66" in sentence(results)
+    assert "1 of 6 scores beat AUC 0.66" in sentence(results)
     assert "beside controls of the same age and sex: AUC 0.75, r = -0.02" in sentence(results)
 
 

@@ -23,7 +23,7 @@ def draw(results: Mapping[str, Any]) -> bytes:
 
     lines = [line for line in lines_of(results) if line.arm != "age"]
     arms = list(dict.fromkeys(line.arm for line in lines))
-    columns = 4
+    columns = min(4, len(arms))
     rows = -(-len(arms) // columns)
     figure = Figure(figsize=(12, 0.38 * len(arms) + 2.1 * rows + 1.6), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=[0.38 * len(arms) + 1.2, 2.1 * rows])
@@ -32,7 +32,7 @@ def draw(results: Mapping[str, Any]) -> bytes:
     _forest(left, lines, arms, "auc_old", f"AUC, people of {OLD} and older", (TO_BEAT, 0.5))
     _forest(right, lines, arms, "r_age", "correlation with age within controls", (0.0,))
     left.set_yticks(range(len(arms)), [title(arm) for arm in arms])
-    left.invert_yaxis()
+    left.set_ylim(len(arms) - 0.5, -0.5)
     handles, labels = right.get_legend_handles_labels()
     upper.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     panels: Any = lower.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)

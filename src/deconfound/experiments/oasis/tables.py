@@ -69,13 +69,14 @@ def sentence(results: Mapping[str, Any]) -> str:
             f"The plain network has AUC {plain.auc_old.mean:.2f} among people of {OLD} and older, and its score goes "
             f"with age within controls (r = {plain.r_age.mean:.2f}). "
         )
+    bar = f"AUC {TO_BEAT} among people of {OLD} and older with |r| below {FREE}"
     if not reached:
-        return f"{said}No score beats {TO_BEAT} there with |r| below {FREE}."
+        return f"{said}No score beats {bar}."
     best = max(reached, key=lambda line: line.auc_old.mean)
     how = ", beside controls of the same age and sex" if best.afterwards else ""
     return (
-        f"{said}{len(reached)} of {len(lines)} scores beat {TO_BEAT} there with |r| below {FREE}; the best of them is "
-        f"{title(best.arm)}{how}: AUC {best.auc_old.mean:.2f}, r = {best.r_age.mean:.2f}."
+        f"{said}{len(reached)} of {len(lines)} scores beat {bar}; the best of them is {title(best.arm)}{how}: AUC "
+        f"{best.auc_old.mean:.2f}, r = {best.r_age.mean:.2f}."
     )
 
 
