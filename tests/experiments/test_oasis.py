@@ -1,4 +1,4 @@
-"""The OASIS-1 experiment in small: who is in which part, what scores are made of, and that a run goes on."""
+"""OASIS-1: who is in which part, what networks start from, and what scores are made of."""
 
 import json
 import os
@@ -8,54 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from deconfound.cli import app
-from deconfound.errors import OptionError, RunError, TableError
-from deconfound.experiments.oasis import ARMS, FULL, QUICK, Plan, Scanned, read_people, run_oasis, write_people
+from deconfound.errors import RunError, TableError
+from deconfound.experiments.oasis import ARMS, FULL, read_people, write_people
 from deconfound.experiments.oasis.augment import Augment
 from deconfound.experiments.oasis.linear import ridge_scores
 from deconfound.experiments.oasis.member import Outcome, divide, read_outcome, train_member, trainer_of
-from deconfound.experiments.oasis.page import write_report
 from deconfound.experiments.oasis.people import on_device
 from deconfound.experiments.oasis.pretraining import pretrain
 from deconfound.experiments.oasis.results import Line, measure
 from deconfound.experiments.oasis.scores import norm, people_of, score
-from deconfound.experiments.oasis.tables import lines_of, sentence
 from tests.data.scan_files import write_scan
+from tests.experiments.oasis_people import TINY, made_up
 
-ROOT = Path(__file__).parents[2]
-OASIS = Path(os.environ.get("DECONFOUND_DATA", ROOT.parent / "shared" / "data")) / "oasis1"
-TINY = Plan(
-    size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), pretrain=1, epochs=1,
-    age_df=1, permutations=19, bootstraps=40,
-)  # fmt: skip
-
-
-def made_up(people=60, seed=0):
-    """Scans of people whose brightness falls with age and with dementia, which is found in the old; some come twice."""
-    random = np.random.default_rng(seed)
-    age = np.where(np.arange(people) % 3 == 0, random.uniform(20, 59, people), random.uniform(60, 90, people))
-    dementia = ((age >= 60) & (random.random(people) < 0.5)).astype(np.int64)
-    person = np.concatenate([np.arange(people), np.flatnonzero(age < 60)[:5]])
-    volumes = np.zeros((len(person), 64, 64, 64), np.uint8)
-    bright = 200 - age[person] - 30 * dementia[person] + random.normal(0, 3, len(person))
-    volumes[:, 4:60, 4:60, 4:60] = bright[:, None, None, None].astype(np.uint8)
-    sex = np.where(np.arange(people) % 2, "M", "F")
-    table = {"age": age[person], "sex": sex[person], "dementia": dementia[person], "person": person}
-    return Scanned(volumes, table, "made up")
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """A finished tiny experiment, stopped once on the way."""
-    root = tmp_path_factory.mktemp("oasis")
-    people = made_up()
-    options = {"plan": TINY, "out": root / "out", "device": "cpu"}
-    assert run_oasis(people, **options, minutes=0) is None
-    calls = []
-    results = run_oasis(people, **options, progress=lambda *state: calls.append(state))
-    return root / "out", people, options, results, calls
+OASIS = Path(os.environ.get("DECONFOUND_DATA", Path(__file__).parents[3] / "shared" / "data")) / "oasis1"
 
 
 @pytest.fixture
@@ -244,18 +210,6 @@ def test_measures_are_those_of_sklearn_and_numpy_and_lie_in_their_intervals():
     assert measure("baseline", np.zeros(len(scores)), table, 5).r_age.mean == 0
 
 
-def test_a_second_call_goes_on_and_a_third_trains_nothing(tiny, monkeypatch):
-    _, people, options, results, calls = tiny
-    assert [call[0] for call in calls][:3] == [
-        "baseline, fold 0, member 0", "baseline, fold 1, member 0", "pmdn, fold 0, member 0",
-    ]  # fmt: skip
-    assert len(calls) == len(TINY.cells()) == 8
-    monkeypatch.setattr("deconfound.experiments.oasis.running.train_member", lambda *_: pytest.fail("trained again"))
-    assert run_oasis(people, **options)["lines"] == results["lines"]
-    with pytest.raises(RunError, match="must hold this experiment; got one with another plan or data"):
-        run_oasis(people, **(options | {"plan": replace(TINY, seed=5)}))
-
-
 def test_a_training_is_the_same_each_time_and_settles_only_where_the_method_does():
     trainer = trainer_of(TINY, on_device(made_up(), 16, torch.device("cpu"), TINY.task), fold=0, member=0)
     first, second = (train_member(TINY, trainer, "pmdn") for _ in range(2))
@@ -287,87 +241,6 @@ def test_networks_start_from_one_that_has_learned_age():
     assert {name.split(".")[0] for name in missing.missing_keys} == {"fc3", "relu1", "relu2"}
 
 
-def test_results_hold_numbers_about_groups_and_none_about_a_person(tiny):
-    out, _, _, results, _ = tiny
-    written = json.loads((out / "results.json").read_text())
-    assert written["counts"]["people"] == 60
-    assert written["provenance"]["data"] == "made up"
-    assert {line["arm"] for line in written["lines"]} == {"age", "linear", *TINY.arms}
-    assert {(v["model"], v["space"]) for v in written["audit"]["verdicts"]} >= {
-        ("pmdn", "features"), ("pmdn", "outputs"), ("pmdn, afterwards", "outputs"), ("linear", "outputs"),
-    }  # fmt: skip
-
-    def longest(value):
-        if isinstance(value, dict):
-            value = list(value.values())
-            return max(map(longest, value), default=0)
-        if isinstance(value, list) and value and all(isinstance(item, int | float) for item in value):
-            return len(value)
-        return max(map(longest, value), default=0) if isinstance(value, list) else 0
-
-    assert longest(written) < 10
-    linear = next(line for line in lines_of(results, False) if line.arm == "linear")
-    assert linear.auc.mean > 0.8
-
-
-def test_the_command_makes_the_report_again_without_the_data(tiny):
-    out, *_ = tiny
-    results = json.loads((out / "results.json").read_text())
-    write_report(results, out)
-    before = {name: (out / name).read_bytes() for name in ("tables.md", "figure.png", "report.html")}
-    done = CliRunner().invoke(app, ["reproduce", "oasis", "nowhere", "--report-only", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert {name: (out / name).read_bytes() for name in before} == before
-    assert before["figure.png"].startswith(b"\x89PNG")
-    tables = before["tables.md"].decode()
-    assert "| ridge regression on voxels |" in tables
-    assert "hidden features" in tables
-    assert " ".join(sentence(results).split()) in " ".join(done.output.split())
-    failed = CliRunner().invoke(app, ["reproduce", "oasis", "x", "--report-only", "--out", str(out / "none")])
-    assert isinstance(failed.exception, RunError)
-
-
-def test_the_sentence_says_what_was_reached_and_what_was_not(tiny):
-    results = json.loads(json.dumps(tiny[3]))
-    for line in results["lines"]:
-        line["auc_old"]["mean"], line["r_age"]["mean"] = 0.6, 0.4
-    assert "No score beats AUC 0.66 among people of 60 and older with |r| below 0.1." in sentence(results)
-    chosen = next(line for line in results["lines"] if line["arm"] == "pmdn" and line["afterwards"])
-    chosen["auc_old"]["mean"], chosen["r_age"]["mean"] = 0.75, -0.02
-    assert "1 of 6 scores beat AUC 0.66" in sentence(results)
-    assert "beside controls of the same age and sex: AUC 0.75, r = -0.02" in sentence(results)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"arms": ("pmnd",)}, r"arms must be among baseline, .*; got 'pmnd'. Did you mean 'pmdn'\?"),
-        ({"members": 1}, "members must be at least 2, so that each leaves people out; got 1"),
-    ],
-)
-def test_plans_that_cannot_be_are_refused(changes, text):
-    with pytest.raises(OptionError, match=text):
-        replace(TINY, **changes)
-    with pytest.raises(OptionError, match="jobs must be at least 1; got 0"):
-        run_oasis(made_up(6), plan=TINY, jobs=0)
-
-
-def test_the_plans_have_five_folds_and_the_arms_of_the_mri_experiment():
-    from deconfound.experiments.mri import ARMS as MRI_ARMS
-
-    assert FULL.folds == QUICK.folds == 5
-    assert set(MRI_ARMS) <= set(ARMS)
-
-
-@pytest.mark.slow
-def test_processes_side_by_side_train_the_same_networks(tiny, tmp_path):
-    out, people, options, _, _ = tiny
-    run_oasis(people, **(options | {"out": tmp_path, "jobs": 2}))
-    for cell in ("baseline-fold0-member0", "pmdn-fold1-member1"):
-        one, two = (read_outcome(root / "trainings" / f"{cell}.npz") for root in (out, tmp_path))
-        assert one.test == pytest.approx(two.test, abs=1e-4)
-
-
 @pytest.mark.skipif(not OASIS.exists(), reason="oasis1 is not there; set DECONFOUND_DATA to the folder that holds it")
 def test_real_people_are_read_with_their_diagnosis(tmp_path, monkeypatch):
     monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
@@ -384,16 +257,3 @@ def test_real_people_are_read_with_their_diagnosis(tmp_path, monkeypatch):
     assert (people.table["age"][people.table["dementia"] == 1] >= 60).all()
     images = on_device(people, 48, torch.device("cpu"), FULL.task).images
     assert 0.2 < float((images > 0.02).float().mean()) < 0.6
-
-
-RESULTS = ROOT / "docs" / "results" / "oasis"
-
-
-@pytest.mark.skipif(not (RESULTS / "results.json").exists(), reason="no results are committed")
-def test_the_committed_tables_and_figure_are_those_of_the_committed_results(tmp_path):
-    write_report(json.loads((RESULTS / "results.json").read_text()), tmp_path)
-    assert (tmp_path / "tables.md").read_text() == (RESULTS / "tables.md").read_text()
-    assert (RESULTS / "figure.png").read_bytes().startswith(b"\x89PNG")
-    page = (ROOT / "docs" / "oasis.md").read_text()
-    assert "results/oasis/tables.md" in page
-    assert "results/oasis/figure.png" in page
