@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deconfound.cli.audit_inputs import Files, gather, listed, pairs
 from deconfound.cli.bars import passing
 from deconfound.errors import DeconfoundWarning, OptionError
 
@@ -51,6 +50,8 @@ def audit(
     from deconfound import auditing
 
     console = Console()
+    from deconfound.cli.audit_inputs import Files, gather, listed, pairs
+
     names, targets = listed(confounds), listed(labels)
     files = Files(predictions, table, features, id, [name for name in (id, person) if name])
     roles = [*names, *targets, *(name for name in (person, fold) if name)]
