@@ -48,10 +48,9 @@ def audit(
     deconfound audit plain.csv pmdn.csv --table people.csv --id participant_id --confounds age,site --labels dx
     """
     from deconfound import auditing
-
-    console = Console()
     from deconfound.cli.audit_inputs import Files, gather, listed, pairs
 
+    console = Console()
     names, targets = listed(confounds), listed(labels)
     files = Files(predictions, table, features, id, [name for name in (id, person) if name])
     roles = [*names, *targets, *(name for name in (person, fold) if name)]
