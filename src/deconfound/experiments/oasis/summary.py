@@ -16,6 +16,7 @@ from deconfound.experiments.oasis.people import Scanned, on_device
 from deconfound.experiments.oasis.plan import Plan
 from deconfound.experiments.oasis.results import OLD, measure
 from deconfound.experiments.oasis.scores import Cells, People, Scores, people_of, score, test_folds
+from deconfound.training.trainers import threads
 
 # Ridge regression reads voxels of this edge: finer ones make it slower and no better.
 LINEAR_EDGE = 32
@@ -46,7 +47,7 @@ def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, 
     trained = {arm: found.trained for arm, found in scores.items() if arm in features}
     after = {f"{arm}, afterwards": found.afterwards for arm, found in scores.items()}
     linear = {arm: found.trained for arm, found in scores.items() if arm not in features}
-    with warnings.catch_warnings():
+    with threads(1), warnings.catch_warnings():  # on more threads, so few rows wait for each other
         warnings.simplefilter("ignore", DeconfoundWarning)  # the results keep them as notes
         found = [audit({**linear, **after}, persons.table, **options).to_dict()]
         if features:
