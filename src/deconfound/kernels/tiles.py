@@ -34,7 +34,7 @@ def power_of_two(number: int) -> int:
 def whole_pass(n: int, d: int, itemsize: int = 4) -> Tile:
     """For moving the coefficients and subtracting, with all samples held in registers.
 
-    Programs of one warp wait for nobody, but hold few samples; from 65 on several warps share them.
+    Programs of one warp wait for nobody, but hold few samples; several warps share more of them, or of half precision.
     """
     if itemsize == 2:
         tile = _first(n, {32: Tile(16, 256, 2), 64: Tile(32, 128, 2), 256: Tile(32, 32, 2)}, Tile(128, 32, 8))

@@ -68,22 +68,7 @@ def read(
 ) -> Intake:
     """Read outputs and table, or say at once everything that is wrong with the columns."""
     single = [name for name in (person, fold) if name is not None]
-    for role, names in (("confounds", confounds), ("labels", labels)):
-        if isinstance(names, str):
-            raise OptionError(f"{role} must be a list of column names; got {names!r}. Write [{names!r}].")
-    if not confounds:
-        raise OptionError("confounds must name at least one column; got none.")
-    available = column_names(table)
-    faults = absent(confounds, available, "confounds") + absent(labels, available, "labels")
-    faults += absent(single, available, "person and fold")
-    faults += [f"a column must be a confound or a label; got {name!r} as both." for name in confounds if name in labels]
-    for role, names in (("confounds", confounds), ("labels", labels)):
-        twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
-        faults += [f"{role} must name each column once; got {name!r} twice." for name in twice]
-    faults += [_unknown("types", name, [*confounds, *labels]) for name in types if name not in [*confounds, *labels]]
-    faults += [_unknown("positive", name, labels) for name in positive if name not in labels]
-    if faults:
-        raise TableError(" ".join(faults))
+    _check_names(table, confounds, labels, single, types, positive)
     columns = read_columns(table, [*confounds, *labels, *single])
     label_columns = [
         directed(column(name, columns[name], types.get(name), codes_to=10), positive.get(name)) for name in labels
@@ -128,6 +113,33 @@ def read(
         notes,
         rows,
     )
+
+
+def _check_names(
+    table: Table,
+    confounds: Sequence[str],
+    labels: Sequence[str],
+    single: Sequence[str],
+    types: dict[str, str],
+    positive: dict[str, str],
+) -> None:
+    """Refuse roles and columns that cannot be, all of them at once."""
+    for role, names in (("confounds", confounds), ("labels", labels)):
+        if isinstance(names, str):
+            raise OptionError(f"{role} must be a list of column names; got {names!r}. Write [{names!r}].")
+    if not confounds:
+        raise OptionError("confounds must name at least one column; got none.")
+    available = column_names(table)
+    faults = absent(confounds, available, "confounds") + absent(labels, available, "labels")
+    faults += absent(single, available, "person and fold")
+    faults += [f"a column must be a confound or a label; got {name!r} as both." for name in confounds if name in labels]
+    for role, names in (("confounds", confounds), ("labels", labels)):
+        twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+        faults += [f"{role} must name each column once; got {name!r} twice." for name in twice]
+    faults += [_unknown("types", name, [*confounds, *labels]) for name in types if name not in [*confounds, *labels]]
+    faults += [_unknown("positive", name, labels) for name in positive if name not in labels]
+    if faults:
+        raise TableError(" ".join(faults))
 
 
 def _unknown(role: str, name: str, known: Sequence[str]) -> str:

@@ -65,7 +65,7 @@ def people_of(table: Table, fold: NDArray[np.intp]) -> People:
     return people
 
 
-def test_folds(cells: Cells, plan: Plan, arm: str, scans: int) -> NDArray[np.intp]:
+def fold_of_scans(cells: Cells, plan: Plan, arm: str, scans: int) -> NDArray[np.intp]:
     """The test fold of each scan."""
     fold = np.full(scans, -1, dtype=np.intp)
     for number in range(plan.folds):

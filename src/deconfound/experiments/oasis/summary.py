@@ -15,7 +15,7 @@ from deconfound.experiments.oasis.member import Outcome
 from deconfound.experiments.oasis.people import Scanned, on_device
 from deconfound.experiments.oasis.plan import Plan
 from deconfound.experiments.oasis.results import OLD, measure
-from deconfound.experiments.oasis.scores import Cells, People, Scores, people_of, score, test_folds
+from deconfound.experiments.oasis.scores import Cells, People, Scores, fold_of_scans, people_of, score
 from deconfound.training.trainers import threads
 
 # Ridge regression reads voxels of this edge: finer ones make it slower and no better.
@@ -27,7 +27,7 @@ def summarise(plan: Plan, people: Scanned, outcomes: Mapping[tuple[int, str, int
     volumes = on_device(people, min(LINEAR_EDGE, plan.size), torch.device("cpu"), plan.task)
     cells: Cells = {**outcomes, **linear_members(plan, volumes)}
     arms = ("linear", *plan.arms)
-    persons = people_of(people.table, test_folds(cells, plan, "linear", len(people)))
+    persons = people_of(people.table, fold_of_scans(cells, plan, "linear", len(people)))
     scores = {arm: score(cells, plan, arm, people.table, persons) for arm in arms}
     lines = [measure("age", persons.table["age"], persons.table, plan.bootstraps)]
     for arm, found in scores.items():
