@@ -75,6 +75,69 @@ def test_with_weight_zero_the_network_trains_as_if_alone_and_the_heads_still_lea
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2)
 
 
+def test_the_network_learns_alone_in_the_warmup_and_then_the_weight_rises_to_its_full_over_as_many_batches(problem):
+    model, full, alone = (prepare("adversarial", problem, weight=2.0, warmup=2), *fresh_pair(problem))
+    batch = next(iter(problem.batches(80)))
+    of_task, of_both = gradient(alone, batch), gradient(full, batch)
+    assert not torch.allclose(of_task, of_both, rtol=0.05)
+    for share in (0, 0, 0.5, 1, 1):
+        torch.testing.assert_close(gradient(model, batch), of_task + share * (of_both - of_task), atol=1e-6, rtol=1e-4)
+        assert all(parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2)
+
+
+def fresh_pair(problem):
+    return prepare("adversarial", problem, weight=2.0), prepare("none", problem)
+
+
+def gradient(model, batch):
+    """Of the network, in one row; the heads of all models start alike and none takes a step."""
+    model.zero_grad()
+    if isinstance(model, Adversarial):
+        model.heads.load_state_dict(same_heads(model).state_dict())
+    model.loss(batch, binary_cross_entropy_with_logits).total.backward()
+    return torch.cat([parameter.grad.ravel() for parameter in model.model.parameters()])
+
+
+def same_heads(model):
+    torch.manual_seed(5)
+    return nn.ModuleList(Head(head.place, head.confound, 32, 64) for head in model.heads)
+
+
+def test_a_warmup_goes_on_where_a_checkpoint_left_it(problem):
+    model = prepare("adversarial", problem, warmup=2)
+    batch = next(iter(problem.batches(80)))
+    for _ in range(3):
+        gradient(model, batch)
+    again = Adversarial.restore(make_network(), problem.setting(), model.state_dict(), warmup=2)
+    torch.testing.assert_close(gradient(again, batch), gradient(model, batch))
+    assert not torch.allclose(gradient(prepare("adversarial", problem, warmup=2), batch), gradient(again, batch))
+
+
+def test_features_a_thousand_times_smaller_hide_nothing_from_a_head(problem, monkeypatch):
+    """A network that starts with small features would else learn to shrink them, and no label."""
+    large, small = (head_of(problem, hidden=0), head_of(problem, hidden=0))
+    x, ones = problem.x - problem.x.mean(0), torch.ones(80)
+    expected = large(x, problem.metadata, ones)
+    torch.testing.assert_close(small(1e-3 * x, problem.metadata, ones), expected, rtol=1e-3, atol=0)
+    monkeypatch.setattr(heads, "FLAT", 1e-5)  # the control
+    assert head_of(problem, hidden=0)(1e-3 * x, problem.metadata, ones) < 0.5 * expected
+
+
+def test_a_head_keeps_its_precision_where_the_network_has_half(problem):
+    x, ones = 1e-3 * problem.x, torch.ones(80)
+    expected = head_of(problem)(x, problem.metadata, ones)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = head_of(problem)(x, problem.metadata, ones)
+        rounded = head_of(problem).predictor(x)
+    torch.testing.assert_close(found, expected)
+    assert len(rounded[:, 0].unique()) < 40  # the control: half precision would have few values for 80 rows
+
+
+def head_of(problem, hidden=4):
+    torch.manual_seed(0)
+    return Head(Place("0", "Linear", "after", feature_shape=(8,)), confounds_of(problem.design)[2], hidden, 80)
+
+
 def test_a_correlation_is_taken_within_columns_and_never_over_a_flattened_table():
     rng = torch.Generator().manual_seed(0)
     offsets = torch.tensor([0.0, 10.0, 20.0])
@@ -185,6 +248,7 @@ def test_sequences_of_any_length_are_pooled(problem, batch_first):
     [
         ({"weight": -1}, "weight must be a number of at least 0; got -1"),
         ({"weight": "1e-3"}, "weight must be a number of at least 0; got '1e-3'"),
+        ({"warmup": 0.1}, "warmup must be a whole number of at least 0; got 0.1"),
         ({"hidden": 2.5}, "hidden must be a whole number of at least 0; got 2.5"),
         ({"window": 2}, "window must be a whole number of at least 3; got 2"),
     ],

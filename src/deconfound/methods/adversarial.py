@@ -32,6 +32,8 @@ class Adversarial(Method):
         network: Any module.
         setting: The problem.
         weight: Of the heads' term in the network's gradient.
+        warmup: For so many batches the network learns its task alone while the heads learn what it gives away; over
+            as many again the weight rises to its full. For networks that the heads would keep from learning at all.
         hidden: Width of a head's hidden layer; 0 makes it linear.
         window: Over how many samples at least a correlation is taken, once so many have been seen.
         controls_only: Look at the controls alone, as the paper does, where label and confound go together.
@@ -40,6 +42,7 @@ class Adversarial(Method):
     name: ClassVar[str] = "adversarial"
     summary: ClassVar[str] = "CF-Net: heads look for the confounds in the features, the network hides them"
     reads_confounds: ClassVar[bool] = False
+    batches: Tensor
 
     def __init__(
         self,
@@ -47,17 +50,21 @@ class Adversarial(Method):
         setting: Setting,
         *,
         weight: float = 1.0,
+        warmup: int = 0,
         hidden: int = 32,
         window: int = 64,
         controls_only: bool = False,
     ) -> None:
         super().__init__()
         require("weight", weight, 0)
+        require("warmup", warmup, 0, whole=True)
         require("hidden", hidden, 0, whole=True)
         require("window", window, 3, whole=True)
         self.model = network
         self.design = setting.design
         self.weight = weight
+        self.warmup = warmup
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self.controls_only = controls_only
         self.heads = nn.ModuleList(
             Head(place, confound, hidden, window)
@@ -79,18 +86,24 @@ class Adversarial(Method):
         with watched(self.model, paths) as seen:
             task = criterion(self.model(batch.x), batch.target)
         found = {}
+        weight = self.weight * self._share() / len(paths)
+        self.batches += 1
         for head in heads:
-            features = Reversed.apply(seen[head.place.path], self.weight / len(paths))
+            features = Reversed.apply(seen[head.place.path], weight)
             found[f"correlation/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
         parts = {name: value.detach() for name, value in found.items()}
         return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
+
+    def _share(self) -> Tensor:
+        """How much of the weight counts by now; a tensor, because a GPU need not be waited for."""
+        return ((self.batches + 1 - self.warmup) / max(self.warmup, 1)).clamp(0, 1)
 
 
 class Reversed(torch.autograd.Function):
     """The features themselves; backward turns their gradient round and multiplies it by a weight."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, weight: float) -> Tensor:
+    def forward(ctx: Any, features: Tensor, weight: Tensor) -> Tensor:
         ctx.weight = weight
         return features.view_as(features)
 

@@ -11,8 +11,9 @@ from deconfound.functional import pool_positions
 from deconfound.methods.confounds import Confound
 from deconfound.surgery import Place
 
-# Predictions whose variance is below this count as flat: their correlation's gradient would be unbounded.
-FLAT = 1e-5
+# Predictions whose variance is below this count as flat: their correlation's gradient would be unbounded. It is far
+# below what new networks give, or a network could hide everything, the label too, by shrinking its features.
+FLAT = 1e-12
 
 
 class Head(nn.Module):
@@ -51,7 +52,8 @@ class Head(nn.Module):
             metadata: `(n, p)`.
             weights: `(n,)`, 1 for rows that take part and 0 for the others.
         """
-        new = self._predict(features), self.confound.part(metadata).to(self.targets) @ self.targets, weights
+        with torch.autocast(features.device.type, enabled=False):  # half precision rounds off what varies little
+            new = self._predict(features), self.confound.part(metadata).to(self.targets) @ self.targets, weights
         old = self.predictions, self.truths, self.weights
         missing = max(len(self.weights) - len(weights), 0)
         joined = [torch.cat([now, before[:missing]]) for now, before in zip(new, old, strict=True)]
@@ -66,8 +68,8 @@ class Head(nn.Module):
     def _predict(self, features: Tensor) -> Tensor:
         x = features.movedim(self.place.batch_axis, 0)
         x = pool_positions(x.movedim(self.place.channel_axis, 1).flatten(2)) if self.pooled else x.flatten(1)
-        predicted: Tensor = self.predictor(x)
-        return predicted.to(self.predictions)
+        predicted: Tensor = self.predictor(x.to(self.predictions))
+        return predicted
 
 
 def target_columns(confound: Confound) -> Tensor:
