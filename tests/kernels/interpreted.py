@@ -26,6 +26,7 @@ def _interpreted():
 TILES = {
     "one block": Tile(64, 16, 4),
     "some blocks": Tile(8, 32, 1),
+    "some blocks, the last held": Tile(8, 32, 1, 128, True),
     "whole rows": Tile(4, 64, 1),
 }
 # The interpreter cuts bfloat16 off where a GPU rounds.
@@ -62,19 +63,19 @@ def test_one_pass_moves_the_coefficients_and_subtracts(tile, dtype, n, d, q, con
 
 @pytest.mark.parametrize("keep", [True, False], ids=["residual", "difference"])
 @pytest.mark.parametrize("with_gram", [True, False], ids=["gram", "identity"])
-def test_features_that_no_program_can_hold_are_read_twice_with_the_same_result(keep, with_gram, monkeypatch):
+def test_with_many_regressors_two_kernels_give_the_same_result(keep, with_gram, monkeypatch):
     features, regressors, removal, beta = matrices(41, 33, 8, 6)
     gram = regressors.T @ regressors if with_gram else None
     numbers = torch.cat([torch.rand(8) / 41, torch.tensor([0.7, 0.9])])
     found = []
-    for most in (tiles.MOST_SAMPLES, 40):
-        monkeypatch.setattr(tiles, "MOST_SAMPLES", most)
+    for most in (tiles.MOST_REGRESSORS, 4):
+        monkeypatch.setattr(tiles, "MOST_REGRESSORS", most)
         moved = beta.clone()
         counts = (torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)) if with_gram else (None, None)
         out = launch.move(features, moved, regressors, removal, gram, numbers, *counts, keep)
         found.append((moved, out))
-    for held, twice in zip(*found, strict=True):
-        assert error(twice, held.double()) < 1e-6
+    for one, two in zip(*found, strict=True):
+        assert error(two, one.double()) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
@@ -104,9 +105,9 @@ def test_rows_and_coefficients_may_be_apart_in_memory():
     )
 
 
-@pytest.mark.parametrize("most", [tiles.MOST_SAMPLES, 4], ids=["held", "read twice"])
+@pytest.mark.parametrize("most", [tiles.MOST_REGRESSORS, 3], ids=["one kernel", "two kernels"])
 def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once(most, monkeypatch):
-    monkeypatch.setattr(tiles, "MOST_SAMPLES", most)
+    monkeypatch.setattr(tiles, "MOST_REGRESSORS", most)
     features, regressors, removal, beta = matrices(9, 70, 4, 3)
     features[2, 5] = torch.nan
     features[4, 60] = torch.inf

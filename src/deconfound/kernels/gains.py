@@ -30,22 +30,47 @@ def group_of(k, FIRST: tl.constexpr, SECOND: tl.constexpr):
 
 @jit
 def measure_errors(
-    x, r, coefficients, errors, lengths, n, d, m, stride, x_row, r_row, r_col,
-    Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    x, r, weights, coefficients, errors, lengths, units, n, d, m, stride, x_row, R_ROW: tl.constexpr,
+    R_COL: tl.constexpr, Q: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BN: tl.constexpr,
+    BM: tl.constexpr, WEIGHTED: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """`e = f − Rβ` of some samples at some measured features, and their share of `‖e_i‖²`."""
+    """`e = f − Rβ` of some samples at some measured features, and their share of `‖e_i‖²`.
+
+    And for each group what scales a sample's regressors to length one, times its weight, `(3, n)`.
+    """
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     measured = tl.program_id(1) * BM + tl.arange(0, BM)
     features = measured * stride
     inside = (rows < n)[:, None] & (measured < m)[None, :]
     places = memory_order(features, CHANNELS, POSITIONS)
     block = tl.load(x + rows[:, None] * x_row + places[None, :], mask=inside, other=0.0).to(tl.float32)
+    squares = (tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32), tl.zeros((BN,), tl.float32))
     for k in tl.static_range(Q):
-        r_k = tl.load(r + rows * r_row + k * r_col, mask=rows < n, other=0.0)
+        r_k = load_column(r, rows, k, n, R_ROW, R_COL, False)
         block -= r_k[:, None] * load_measured(coefficients, k, d, features, measured, m)[None, :]
+        squares = add_square(squares, r_k, k, FIRST, SECOND)
     tl.store(errors + rows[:, None] * m + measured[None, :], block, mask=inside)
     length = tl.sum(tl.where(inside, block * block, 0.0), axis=1)
     tl.store(lengths + tl.program_id(1) * n + rows, length, mask=rows < n)
+    if tl.program_id(1) == 0:
+        for group in tl.static_range(3):
+            unit = 1.0 / tl.maximum(tl.sqrt(squares[group]), 1e-12)
+            if WEIGHTED:
+                unit *= load_column(weights, rows, 0, n, 1, 0, False)
+            tl.store(units + group * n + rows, unit, mask=rows < n)
+
+
+@jit
+def add_square(squares, r_k, k: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr):
+    """The sums of squares of three groups, with the square of regressor k in its own."""
+    square = r_k * r_k
+    if k < FIRST:
+        found = (squares[0] + square, squares[1], squares[2])
+    elif k < SECOND:
+        found = (squares[0], squares[1] + square, squares[2])
+    else:
+        found = (squares[0], squares[1], squares[2] + square)
+    return found
 
 
 @jit
@@ -65,9 +90,9 @@ def sum_parts(parts, rows, n, PARTS: tl.constexpr):
 
 @jit
 def add_votes(
-    errors, r, weights, lengths, trend, votes, sums, n, m, r_row, r_col,
+    errors, r, units, lengths, trend, votes, sums, n, m, R_ROW: tl.constexpr, R_COL: tl.constexpr,
     Q: tl.constexpr, QP: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, PARTS: tl.constexpr,
-    BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr, WEIGHTED: tl.constexpr,
+    BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """The votes of all samples for some features, and each group's share of `‖V‖²` and `⟨V, trend⟩`.
 
@@ -78,23 +103,14 @@ def add_votes(
     total = tl.zeros((QP, BB, BM), dtype=tl.float32)
     for start in range(0, n, BA * BB):
         rows = row_block(start, BA, BB)
-        block = load_block(errors, rows, measured, n, m, m, True, True)
+        block = load_block(errors, rows, measured, n, m, m, True, True, False, "")
         length = sum_parts(lengths, rows, n, PARTS)
         unit = 1.0 / tl.maximum(tl.sqrt(length), 1e-12)
-        unit = tl.where(length == length, unit, length)  # a NaN must show
-        if WEIGHTED:
-            unit *= tl.load(weights + rows, mask=rows < n, other=0.0)
-        for group in tl.static_range(3):
-            square = tl.zeros((BA * BB,), dtype=tl.float32)
-            for k in tl.static_range(Q):
-                if (k >= FIRST) + (k >= SECOND) == group:
-                    r_k = load_column(r, rows, k, n, r_row, r_col)
-                    square += r_k * r_k
-            scale = unit / tl.maximum(tl.sqrt(square), 1e-12)
-            for k in tl.static_range(Q):
-                if (k >= FIRST) + (k >= SECOND) == group:
-                    vote = load_column(r, rows, k, n, r_row, r_col) * scale
-                    total += tl.where(ks == k, add_up(block * vote[:, None], BA, BB, BM)[None, :, :], 0.0)
+        block *= tl.where(length == length, unit, length)[:, None]  # a NaN must show
+        for k in tl.static_range(Q):
+            scale = load_column(units, rows, (k >= FIRST) + (k >= SECOND), n, 1, n, False)
+            vote = load_column(r, rows, k, n, R_ROW, R_COL, False) * scale
+            total += tl.where(ks == k, add_up(block * vote[:, None], BA, BB, BM)[None, :, :], 0.0)
     keep_votes(tl.sum(total, axis=1), trend, votes, sums, measured, m, Q, QP, FIRST, SECOND)
 
 
@@ -165,7 +181,7 @@ def sum_blocks(sums, blocks, BLOCKS: tl.constexpr):
 
 @jit
 def decide_step(
-    sums, blocks, votes, gram, count, prior, agreement, samples, step, trend, numbers, rate, flag, skipped, fixed, m,
+    sums, votes, gram, count, prior, agreement, samples, step, trend, numbers, rate, flag, skipped, blocks, fixed, m,
     Q: tl.constexpr, QP: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BLOCKS: tl.constexpr,
     BT: tl.constexpr, MODE: tl.constexpr, WINDOW: tl.constexpr, BATCHES: tl.constexpr, LONGEST: tl.constexpr,
 ):  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deconfound.kernels import launch
+from deconfound.kernels import deciding, launch
 
 
 def cross(features: Tensor, regressors: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ def descend(
     channels: int,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """One step of PMDN on its penalty, and the residual; see `launch.decide_step` and `launch.move`.
+    """One step of PMDN on its penalty, and the residual; see `deciding.decide_step` and `launch.move`.
 
     Returns:
         `f − c β_C` with the new β, or without `keep` `− c β_C`; and the share of this batch in the averages.
     """
     state = (agreement, samples, step, trend)
-    numbers, flag, rate = launch.decide_step(
+    numbers, flag, rate = deciding.decide_step(
         features,
         regressors,
         weights,
@@ -89,9 +89,9 @@ def respond(
     channels: int,
     keep: bool,
 ) -> Tensor:
-    """Take one batch of gradients into S, and add the way through β; see `launch.decide_response`."""
+    """Take one batch of gradients into S, and add the way through β; see `deciding.decide_response`."""
     state = (agreement, samples, step, trend)
-    numbers = launch.decide_response(
+    numbers = deciding.decide_response(
         gradient, removal, mean, scale, spread, state, rate, positions, stride, constants, channels
     )
     ordered = in_memory_order(mean, channels)

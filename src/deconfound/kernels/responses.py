@@ -18,8 +18,9 @@ from deconfound.kernels.passes import add_up, is_finite, load_block, load_column
 
 @jit
 def measure_gradients(
-    g, c, mean, gradients, squares, products, sizes, n, d, m, stride, g_row, c_row, c_col,
-    Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    g, c, mean, gradients, squares, products, sizes, n, d, m, stride, g_row,
+    C_ROW: tl.constexpr, C_COL: tl.constexpr, Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
+    CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """`ĝ = n g` of some samples at some measured features, their share of `‖ĝ_i‖²`, `⟨c_i S, ĝ_i⟩` and `‖S‖²`."""
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
@@ -32,7 +33,7 @@ def measure_gradients(
     explained = tl.zeros((BN, BM), dtype=tl.float32)
     size = tl.zeros((BM,), dtype=tl.float32)
     for k in tl.static_range(Q):
-        c_k = tl.load(c + rows * c_row + k * c_col, mask=rows < n, other=0.0)
+        c_k = load_column(c, rows, k, n, C_ROW, C_COL, False)
         mean_k = load_measured(mean, k, d, features, measured, m)
         explained += c_k[:, None] * mean_k[None, :]
         size += mean_k * mean_k
@@ -70,8 +71,8 @@ def follow_scale(
 @jit
 def add_responses(
     gradients, c, mean, squares, products, sizes, scale, spread, samples, trend, votes, sums, n, d, m, stride,
-    c_row, c_col,
-    Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr,
+    C_ROW: tl.constexpr, C_COL: tl.constexpr, Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr,
+    BB: tl.constexpr, BM: tl.constexpr,
     LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """The votes `c_i ĝ_i − S`, each of length one, of all samples for some features."""
@@ -88,10 +89,10 @@ def add_responses(
     lengths = tl.zeros((BA * BB,), dtype=tl.float32)
     for start in range(0, n, BA * BB):
         rows = row_block(start, BA, BB)
-        block = load_block(gradients, rows, measured, n, m, m, True, True)
+        block = load_block(gradients, rows, measured, n, m, m, True, True, False, "")
         norm = tl.zeros((BA * BB,), dtype=tl.float32)
         for k in tl.static_range(Q):
-            c_k = load_column(c, rows, k, n, c_row, c_col)
+            c_k = load_column(c, rows, k, n, C_ROW, C_COL, False)
             norm += c_k * c_k
         parts = norm * sum_parts(squares, rows, n, PARTS) * unit * unit + size
         squared = parts - 2.0 * sum_parts(products, rows, n, PARTS) * unit
@@ -100,7 +101,7 @@ def add_responses(
         length = tl.where(rows < n, length, 0.0)
         lengths += length
         for k in tl.static_range(Q):
-            vote = load_column(c, rows, k, n, c_row, c_col) * length * unit
+            vote = load_column(c, rows, k, n, C_ROW, C_COL, False) * length * unit
             total += tl.where(ks == k, add_up(block * vote[:, None], BA, BB, BM)[None, :, :], 0.0)
     here = tl.arange(0, QP)[:, None]
     where = here.to(tl.int64) * d + (measured * stride)[None, :]
@@ -111,7 +112,7 @@ def add_responses(
 
 @jit
 def decide_response(
-    sums, blocks, votes, squares, agreement, samples, step, trend, scale, spread, numbers, rate, n, m, positions, prior,
+    sums, votes, squares, agreement, samples, step, trend, scale, spread, numbers, rate, blocks, n, m, positions, prior,
     Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, FIXED: tl.constexpr,
     WINDOW: tl.constexpr, BATCHES: tl.constexpr, LONGEST: tl.constexpr,
     LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,

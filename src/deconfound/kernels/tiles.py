@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
-# What a program of the whole pass may hold: coefficients for each regressor, and samples, which each take registers.
-MOST_REGRESSORS, MOST_SAMPLES = 16, 1024
+# What a program of the whole pass may hold: sums for each regressor, which take registers.
+MOST_REGRESSORS = 16
 
 
 class Tile(NamedTuple):
     """One program's share of a pass.
 
     Attributes:
-        rows: Samples in a block; fewer than the program has threads, see `deconfound.kernels.passes`.
+        rows: Samples in a block; at most 16 for each warp, see `deconfound.kernels.passes`.
         features: Features in a block.
         warps: Warps that work on it.
+        registers: The most for each thread, so that more programs run side by side; None leaves it to the compiler.
+        hold: Whether the last block stays in registers between its two uses, which pays where there are few blocks.
     """
 
     rows: int
     features: int
     warps: int
+    registers: int | None = None
+    hold: bool = False
 
     def side_by_side(self, itemsize: int) -> int:
         """Samples that lie side by side in the program's threads, each of which reads 16 bytes at a time."""
@@ -31,28 +36,29 @@ def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def whole_pass(n: int, d: int, itemsize: int = 4) -> Tile:
-    """For moving the coefficients and subtracting, with all samples held in registers.
-
-    Programs of one warp wait for nobody, but hold few samples; several warps share more of them, or of half precision.
-    """
-    if itemsize == 2:
-        tile = _first(n, {32: Tile(16, 256, 2), 64: Tile(32, 128, 2), 256: Tile(32, 32, 2)}, Tile(128, 32, 8))
-    else:
-        tile = _first(n, {64: Tile(16, 64, 1), 256: Tile(64, 32, 4)}, Tile(128, 32, 8))
-    return tile._replace(features=min(tile.features, _enough_programs(d)))
+# For moving the coefficients and subtracting: for at most so many samples, and for more by the size of a number.
+# All programs that run side by side should find their features in the second-level cache when they come back to them.
+FULL = {32: Tile(16, 128, 1, None, True), 96: Tile(16, 64, 1, None, True), 512: Tile(64, 64, 4, 128)}
+HALF = {32: Tile(8, 256, 1, None, True), 96: Tile(16, 128, 1, None, True), 512: Tile(16, 64, 1)}
+MANY = {4: Tile(128, 32, 4), 2: Tile(64, 64, 4)}
 
 
-def _first(n: int, tiles: dict[int, Tile], otherwise: Tile) -> Tile:
-    """The tile of the smallest number of samples that is not below n."""
-    return next((tile for most, tile in tiles.items() if n <= most), otherwise)
+@cache
+def whole_pass(n: int, d: int, q: int, itemsize: int) -> Tile:
+    """For moving the coefficients of q regressors and subtracting."""
+    few = HALF if itemsize == 2 else FULL
+    tile = next((tile for most, tile in few.items() if n <= most), MANY[itemsize])
+    held = tile.features if q <= 8 else tile.features // 2  # there are sums for each regressor
+    return tile._replace(features=min(held, _enough_programs(d)))
 
 
+@cache
 def products(n: int, d: int) -> Tile:
     """For sums over samples alone."""
     return _cut(n, min(512, _enough_programs(d)), 8)
 
 
+@cache
 def subtraction(n: int, d: int) -> Tile:
     """For subtracting alone."""
     return _cut(n, min(1024, _enough_programs(d)), 8)

@@ -111,7 +111,7 @@ class PMDN(MetadataLayer):
             self.register_buffer(f"{prefix}_{name}", value)
 
     def _gain(self, prefix: str) -> GainState:
-        return GainState(*(self.get_buffer(f"{prefix}_{name}") for name in GainState._fields))
+        return GainState(*(getattr(self, f"{prefix}_{name}") for name in GainState._fields))
 
     def _beta(self) -> Tensor:
         return self.beta.reshape(self._directions, self._features)
