@@ -16,6 +16,7 @@ from deconfound.design import Design
 from deconfound.errors import OptionError, ShapeError
 from deconfound.functional import residualize
 from deconfound.layers.memory import in_memory, like_memory, order_coefficients
+from deconfound.layers.precision import full_precision
 from deconfound.layers.rows import Metadata, Rows, as_mask, as_tensor, prepare, refuse_nan
 
 Share = Literal["positions"]
@@ -101,7 +102,7 @@ class MetadataLayer(nn.Module, ABC):
     @final
     def prepare(self, metadata: Tensor, fit_on: Tensor | None = None) -> Rows:
         """Checked metadata in the units of the arithmetic; layers of one design can share the result."""
-        with torch.autocast(metadata.device.type, enabled=False):
+        with full_precision(metadata.device):
             return prepare(
                 metadata,
                 self.whitening,
@@ -114,7 +115,7 @@ class MetadataLayer(nn.Module, ABC):
     @final
     def normalise(self, x: Tensor, rows: Rows) -> Tensor:
         """`forward` after the checks."""
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x.device):
             if self.settler is None and kernels.usable(x, self.beta):
                 fused = self._fused(x, rows)
                 if fused is not None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from deconfound.functional import products_and_some, residualize
 from deconfound.gain import WINDOW, GainState, adaptive_gain, stride
+from deconfound.layers.precision import full_precision
 from deconfound.layers.sync import add_tensors
 
 # A change of the gradients' size by this factor, and by this many times their usual spread, is a change of
@@ -135,7 +136,7 @@ class BilevelResidual(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Add the way through β to the gradient; in full precision, also where backward runs under autocast."""
-        with torch.autocast(gradients[0].device.type, enabled=False):
+        with full_precision(gradients[0].device):
             return BilevelResidual._backward(ctx, gradients[0])
 
     @staticmethod
