@@ -35,7 +35,8 @@ class Arm:
 ARMS = {
     "baseline": Arm("Baseline", "none"),
     "bn": Arm("BN", "batchnorm", at=("relu1", "relu2")),
-    "adversarial": Arm("Adversarial", "adversarial", at=("blocks",)),
+    # At weight 1, or from the first step on, the heads win before the network has learned anything; see docs/mri.md.
+    "adversarial": Arm("Adversarial", "adversarial", at=("blocks",), options={"weight": 0.05, "warmup": 100}),
     "mdn": Arm("MDN", "mdn"),
     "rmdn": Arm("R-MDN", "rmdn"),
     "pmdn-paper": Arm("PMDN (paper)", "pmdn-alternating", options={"layer_norm": False}, layer_norm=("relu1", "relu2")),

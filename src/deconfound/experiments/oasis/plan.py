@@ -18,6 +18,8 @@ from deconfound.models.resnet3d import Halving
 BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
     **MRI_ARMS,
+    # As it is by itself: with 150 steps a warm-up would leave little, and these networks have learned age and sex before.
+    "adversarial": Arm("Adversarial", "adversarial", at=("blocks",)),
     "pmdn-controls": Arm("PMDN (before ReLU, β from controls)", "pmdn", BEFORE, {"controls_only": True}),
     "input": Arm("inputs residualised", "input-residualize"),
 }
@@ -53,7 +55,7 @@ class Plan:
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (8, 16, 32, 32)
     halving: Halving = "stride"
-    pretrain: int = 40
+    pretrain: int = 0
     epochs: int = 30
     batch_size: int = 64
     lr: float = 1e-3
