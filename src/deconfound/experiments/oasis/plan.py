@@ -18,7 +18,7 @@ from deconfound.models.resnet3d import Halving
 BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
     **MRI_ARMS,
-    # As it is by itself: these trainings are short, and start from networks that have learned age and sex.
+    # As it is by itself: the warm-up of the simulated cohort is most of a training here.
     "adversarial": Arm("Adversarial", "adversarial", at=("blocks",)),
     "pmdn-controls": Arm("PMDN (before ReLU, β from controls)", "pmdn", BEFORE, {"controls_only": True}),
     "input": Arm("inputs residualised", "input-residualize"),
