@@ -18,7 +18,7 @@ MEASURE_GRADIENTS, ADD_RESPONSES, DECIDE_RESPONSE = map(
     Kernel, (responses.measure_gradients, responses.add_responses, responses.decide_response)
 )
 # How their work is cut: there are some 1,000 to 2,000 features.
-ROWS, WIDTH, TREND = 4, 1024, 4096
+ROWS, WIDTH, TREND = 2, 512, 4096
 VOTES, WARPS = {"BA": 2, "BB": 64, "BM": 16}, 8
 
 

@@ -38,9 +38,14 @@ def power_of_two(number: int) -> int:
 
 # For moving the coefficients and subtracting: for at most so many samples, and for more by the size of a number.
 # All programs that run side by side should find their features in the second-level cache when they come back to them.
-FULL = {32: Tile(16, 128, 1, None, True), 96: Tile(16, 64, 1, None, True), 512: Tile(64, 64, 4, 128)}
-HALF = {32: Tile(8, 256, 1, None, True), 96: Tile(16, 128, 1, None, True), 512: Tile(16, 64, 1)}
-MANY = {4: Tile(128, 32, 4), 2: Tile(64, 64, 4)}
+FULL = {
+    32: Tile(16, 128, 1, None, True),
+    64: Tile(16, 64, 1, None, True),
+    128: Tile(16, 64, 1, 128),
+    512: Tile(64, 64, 4, 128),
+}
+HALF = {64: Tile(8, 128, 1, 168), 512: Tile(16, 64, 1)}
+MANY = {4: Tile(128, 32, 4, 128), 2: Tile(64, 64, 4)}
 
 
 @cache
@@ -49,7 +54,9 @@ def whole_pass(n: int, d: int, q: int, itemsize: int) -> Tile:
     few = HALF if itemsize == 2 else FULL
     tile = next((tile for most, tile in few.items() if n <= most), MANY[itemsize])
     held = tile.features if q <= 8 else tile.features // 2  # there are sums for each regressor
-    return tile._replace(features=min(held, _enough_programs(d)))
+    least = 16 if n <= 512 else 32  # programs with many samples take long, so that fewer of them keep a GPU busy
+    features = min(held, max(least, power_of_two(d // 1024)))
+    return tile if features == tile.features else tile._replace(features=features, registers=None)
 
 
 @cache
