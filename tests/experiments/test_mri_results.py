@@ -32,16 +32,3 @@ def test_the_committed_results_are_of_the_full_plan_and_say_where_they_come_from
         assert source["commit"]
         assert source["device"]
     assert (FOLDER / "results.json").stat().st_size < 3_000_000
-
-
-def test_the_smaller_version_in_the_docs_is_that_of_its_results(tmp_path):
-    folder = FOLDER.with_name("mri-small")
-    shutil.copy(folder / "results.json", tmp_path)
-    remake(tmp_path)
-    page = (ROOT / "docs" / "mri.md").read_text()
-    for name in ("table2.md", "table3.md"):
-        assert (folder / name).read_text() == (tmp_path / name).read_text(), name
-    assert (folder / "table3.md").read_text().split("\n\n")[0].strip() in page
-    shown = [row for row in (folder / "table2.md").read_text().splitlines() if "Accuracy" in row or "mean of" in row]
-    assert len(shown) == 6
-    assert all(row in page for row in shown)
