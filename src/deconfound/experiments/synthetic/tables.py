@@ -163,7 +163,11 @@ def problem_table(results: Results) -> Table:
 def option_table(results: Results) -> Table:
     """What the options do: settling on held-out rows, and LayerNorm before the layer."""
     rows = []
-    for cell in results.cells:
+    order = list(NAMES)
+    for cell in sorted(
+        results.cells,
+        key=lambda cell: (order.index(cell["cell"]["method"]), str(cell["cell"]["options"]), cell["cell"]["batch"]),
+    ):
         options = cell["cell"]["options"]
         if options and _still(cell):
             said = ", ".join(f"{name}={value}" for name, value in options.items())
