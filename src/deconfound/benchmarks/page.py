@@ -33,14 +33,15 @@ Where nothing is installed, `PYTHONPATH=src python -m deconfound.cli bench` does
 ## How a pass is done
 
 A layer's work on `n × d` features is a few operations on each number, so its floor is to read the features once and to
-write the residual once: a copy. On a GPU one kernel does this (`deconfound.kernels`). Each of its programs takes some
-features of all samples into registers, projects them on the q regressors, moves their coefficients and subtracts. The
-coefficients add a share of `q / n` to what is moved. Backward does the same with gradients. The gain must be known
-before; it and the size of the gradients are measured on 1,024 to 2,047 of the features by three small kernels. With
-several processes their sums come between the two halves of the pass, so features are read twice; so they are with more
-than 1,024 samples or 16 regressors, which no program can hold. With more than 32 regressors, in float64 and on a CPU,
-torch's own operations do the work; where they have one thread, by blocks of rows that stay in the cache. What was tried
-is told in [decision 0006](decisions/0006-kernels-that-hold-their-samples.md).
+write the residual once: a copy. On a GPU one kernel does this (`deconfound.kernels`). Each of its programs goes through
+some features of all samples, projects them on the q regressors, moves their coefficients, and goes through the same
+features again to subtract, finding them in a cache. The coefficients add a share of `q / n` to what is moved. Backward
+does the same with gradients. The gain must be known before; it and the size of the gradients are measured on 1,024 to
+2,047 of the features by three small kernels. With several processes their sums come between the two halves of the pass,
+and with more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
+regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
+that stay in the cache. What was tried
+is told in [decision 0006](decisions/0006-kernels-that-come-back-to-their-features.md).
 """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
@@ -81,6 +82,8 @@ def _origin(result: Result) -> str:
         text += "\nA quick run of small sizes, to see that everything runs: its figures mean nothing.\n"
     if origin["keeps_memory"]:
         text += "\n" + KEPT
+    if "note" in result:
+        text += f"\n{result['note']}\n"
     if result.get("left_out"):
         text += f"\nLeft out, for time: {'; '.join(result['left_out'])}.\n"
     return text
