@@ -10,6 +10,7 @@ from torch import Tensor
 from deconfound import gain
 from deconfound.layers import bilevel
 from deconfound.layers.memory import in_memory, like_memory
+from deconfound.layers.rows import Fit
 
 GAIN = [gain.WINDOW, gain.BATCHES, gain.LONGEST]
 RESPONSE = [*GAIN, bilevel.JUMP, bilevel.SPREADS, bilevel.LARGEST_DEVIATION]
@@ -31,48 +32,51 @@ class Rule(NamedTuple):
     shared: bool
 
 
+class Work(NamedTuple):
+    """What a step reads and moves beside the features; see `Rows`, `Fit` and `PMDN`.
+
+    It goes through autograd as one thing: looking at each of these tensors would cost more than launching the kernels.
+    """
+
+    removal: Tensor
+    fit: Fit
+    prior: Tensor
+    beta: Tensor
+    gain: tuple[Tensor, ...]
+    skipped: Tensor
+    response: tuple[Tensor, ...]
+
+
 class FusedResidual(torch.autograd.Function):
     """What `PMDN._learn` and `BilevelResidual` do; without the response, the gradient takes β as a constant."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        rule: Rule,
-        removal: Tensor,
-        regressors: Tensor,
-        weights: Tensor | None,
-        weighted: Tensor | None,
-        gram: Tensor,
-        count: Tensor,
-        pull: Tensor,
-        prior: Tensor,
-        beta: Tensor,
-        *buffers: Tensor,
-    ) -> Tensor:
-        """Move β and the gain in place and return `f − c β_C`; for the tensors, see `Rows`, `Fit` and `PMDN`."""
+    def forward(ctx: Any, x: Tensor, rule: Rule, work: Work) -> Tensor:
+        """Move β and the gain in place and return `f − c β_C`."""
         from deconfound.kernels import ops
 
-        state, ctx.response = buffers[:5], buffers[5:]
+        fit = work.fit
         flat, channels = (_pooled(x), 0) if rule.shared else in_memory(x)
-        weighted = regressors if weighted is None else weighted
         out, rate = ops.call(
-            ops.descend, flat, regressors, weighted, weights, removal, gram, count, prior, beta, *state,
-            list(rule.groups), rule.stride, rule.step, GAIN, channels, not rule.shared,
+            ops.descend, flat, fit.regressors, fit.weighted, fit.weights, work.removal, fit.gram, fit.count,
+            work.prior, work.beta, *work.gain, work.skipped, list(rule.groups), rule.stride, rule.step, GAIN, channels,
+            not rule.shared,
         )  # fmt: skip
-        if ctx.response:
-            ctx.save_for_backward(removal, pull)
+        if work.response:
+            ctx.save_for_backward(work.removal, fit.pull)
+            ctx.response = work.response
             ctx.rate = None if rule.step == 0 else rate
             ctx.rule = rule
+        else:
+            ctx.response = ()
         return _add(x, out) if rule.shared else like_memory(out, x, channels)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         """Add the way through β to the gradient."""
-        nothing = [None] * (15 + len(ctx.response))
         gradient = gradients[0]
         if not ctx.response:
-            return (gradient, *nothing)
+            return gradient, None, None
         from deconfound.kernels import ops
 
         removal, pull = ctx.saved_tensors
@@ -83,7 +87,7 @@ class FusedResidual(torch.autograd.Function):
             ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, ctx.rule.stride, RESPONSE, channels,
             not shared,
         )  # fmt: skip
-        return (_add(gradient, out) if shared else like_memory(out, gradient, channels), *nothing)
+        return _add(gradient, out) if shared else like_memory(out, gradient, channels), None, None
 
 
 def _pooled(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from deconfound.functional import Moments, cap_step, innovation, pool_positions,
 from deconfound.gain import GainState, adaptive_gain, new_state, spread, stride
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
-from deconfound.layers.fused import FusedResidual, Rule
+from deconfound.layers.fused import FusedResidual, Rule, Work
 from deconfound.layers.rows import Fit, Rows
 from deconfound.layers.sync import add_tensors, processes
 
@@ -134,15 +134,10 @@ class PMDN(MetadataLayer):
         if processes() > 1 or not self._may_update():
             return None
         response = self._response() if self.gradient == "bilevel" else ()
-        gain = (*self._gain("gain"), self.skipped)
         rule = Rule(tuple(self._groups), self._fixed_step(), stride(self._features), self.share is not None)
         flat = self._flatten(x) if self.share else x
-        fit = rows.fit
-        weighted = None if fit.weights is None else fit.weighted  # the compiler takes no tensor twice
-        out = FusedResidual.apply(
-            flat, rule, rows.removal, fit.regressors, fit.weights, weighted, fit.gram, fit.count, fit.pull,
-            self.prior, self._beta(), *gain, *response,
-        )  # fmt: skip
+        work = Work(rows.removal, rows.fit, self.prior, self._beta(), self._gain("gain"), self.skipped, response)
+        out: Tensor = FusedResidual.apply(flat, rule, work)
         return self._unflatten(out, x) if self.share else out
 
     def _response(self) -> tuple[Tensor, ...]:
