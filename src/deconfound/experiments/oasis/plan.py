@@ -109,4 +109,4 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(size=32, members=2, arms=("baseline", "pmdn"), pretrain=20, epochs=12, batch_size=32, permutations=99)
+QUICK = Plan(size=32, members=2, arms=("baseline", "pmdn"), epochs=12, batch_size=32, permutations=99)
