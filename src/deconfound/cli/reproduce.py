@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from deconfound.cli.bars import counted
+from deconfound.cli.options import Device, Folder, Minutes, ReportOnly, chosen_device
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -25,15 +26,11 @@ reproduce = typer.Typer(
 
 @reproduce.command()
 def synthetic(
-    out: Annotated[Path, typer.Option(help="Folder of the results; the same command goes on where it stopped.")] = Path(
-        "reproduce-synthetic"
-    ),
+    out: Folder = Path("reproduce-synthetic"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version for two cores, about five minutes.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    minutes: Annotated[float | None, typer.Option(help="Start no further cell after so many minutes.", min=0)] = None,
-    report_only: Annotated[
-        bool, typer.Option(help="Only make figure, tables and page from results.json again.")
-    ] = False,
+    device: Device = "auto",
+    minutes: Minutes = None,
+    report_only: ReportOnly = False,
 ) -> None:
     """Section 3.1: synthetic images with a known ceiling, every method at every batch size, Figure 2.
 
@@ -47,7 +44,7 @@ def synthetic(
     from deconfound.training.files import read_json
 
     console = Console()
-    device = _device(device)
+    device = chosen_device(device)
     cells = quick_grid() if quick else full_grid()
     if report_only:
         content = read_json(out / RESULTS)
@@ -74,20 +71,13 @@ def synthetic(
 
 @reproduce.command()
 def mri(
-    out: Annotated[Path, typer.Option(help="Folder of the results; the same command goes on where it stopped.")] = Path(
-        "reproduce-mri"
-    ),
+    out: Folder = Path("reproduce-mri"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Small volumes, one fold, one batch size: a few minutes on two cores.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="Start no further training after so many minutes; 0 only summarises what is there.", min=0),
-    ] = None,
-    report_only: Annotated[
-        bool, typer.Option("--report-only", help="Only make figures, tables and page from results.json again.")
-    ] = False,
+    device: Device = "auto",
+    minutes: Minutes = None,
+    report_only: ReportOnly = False,
     maps: Annotated[
         bool,
         typer.Option("--maps", help="Only train a PMDN with a layer in the first block, and map its coefficients."),
@@ -102,7 +92,7 @@ def mri(
     from deconfound.experiments.mri.page import remake
     from deconfound.experiments.mri.running import run_maps, run_mri
 
-    console, place = Console(), _device(device)
+    console, place = Console(), chosen_device(device)
     if report_only:
         results: Results | None = remake(out)
     elif maps:
@@ -139,20 +129,6 @@ def _show(console: Console, results: Results) -> None:
     console.print(view)
     for text in (sentence(results), *not_first(results), *gaps(results)):
         console.print(f"• {text}", highlight=False, markup=False)
-
-
-def _device(name: str) -> str:
-    import torch
-
-    from deconfound.errors import OptionError
-
-    if name not in ("auto", "cpu", "cuda"):
-        raise OptionError(f"--device must be auto, cpu or cuda; got {name!r}.")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise OptionError("--device must be there; got 'cuda' where torch finds no GPU. Use --device cpu.")
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
 
 
 @contextmanager

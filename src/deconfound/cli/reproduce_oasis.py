@@ -9,31 +9,30 @@ import typer
 from rich.console import Console
 
 from deconfound.cli.bars import counted
+from deconfound.cli.options import Device, Folder, Minutes, ReportOnly, chosen_device
 
 
 def oasis(
-    data: Annotated[str, typer.Argument(help="BIDS folder of OASIS-1, or a file prepared from it.", metavar="DATA")],
-    out: Annotated[Path, typer.Option(help="Folder of the results; the same command goes on where it stopped.")] = Path(
-        "reproduce-oasis"
-    ),
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="BIDS folder of OASIS-1, or a file prepared from it; not read with --report-only.", metavar="DATA"
+        ),
+    ],
+    out: Folder = Path("reproduce-oasis"),
     quick: Annotated[
         bool, typer.Option("--quick", help="Small volumes, two arms, two members: for two cores.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    minutes: Annotated[
-        float | None, typer.Option(help="Start no further training after so many minutes.", min=0)
-    ] = None,
+    device: Device = "auto",
+    minutes: Minutes = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Trainings side by side on the device.", min=1)] = 1,
-    report_only: Annotated[
-        bool, typer.Option(help="Only make figure, tables and page from results.json again; DATA is not read.")
-    ] = False,
+    report_only: ReportOnly = False,
 ) -> None:
     """Dementia against control on the scans of OASIS-1, with age and sex as confounds, five folds by person.
 
     Dementia is found in old people only, so age alone has an AUC of .85: a score must also tell people of 60 and older
     apart, and must not go with age within controls.
     """
-    from deconfound.cli.reproduce import _device
     from deconfound.experiments.oasis.page import write_report
     from deconfound.experiments.oasis.people import read_people
     from deconfound.experiments.oasis.running import RESULTS, run_oasis
@@ -44,7 +43,7 @@ def oasis(
     if report_only:
         results = read_json(out / RESULTS)
     else:
-        place, people = _device(device), read_people(data)
+        place, people = chosen_device(device), read_people(data)
         with counted(console) as bar:
             task = bar.add_task("training", total=None)
             results = run_oasis(
