@@ -1,6 +1,8 @@
 """Launches that are remembered; a stand-in takes the place of Triton, which needs a GPU."""
 
 import inspect
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,20 +41,20 @@ def function(monkeypatch):
     return Function()
 
 
-def launch_one(function, *, x=None, n=5, q=3, width=16, warps=4, registers=None):
-    x = torch.zeros(32) if x is None else x
-    return (x, None), lambda one: one((7,), (x, None), (n, 0.5), {"BD": width, "Q": q}, warps, registers)
+def launch_one(one, *, x=None, y=None, n=5, q=3, width=16, warps=4, registers=None):
+    tensors = (torch.zeros(32) if x is None else x, y)
+    one((7,), tensors, (n, 0.5), {"BD": width, "Q": q}, warps, registers)
 
 
 def test_a_kind_of_call_that_is_known_goes_to_its_compiled_form_with_arguments_in_order(function):
     one = Kernel(function)
-    tensors, call = launch_one(function)
-    call(one)
-    call(one)
+    x = torch.zeros(32)
+    launch_one(one, x=x)
+    launch_one(one, x=x)
     ((grid, arguments, constants),) = function.compiled
-    assert (grid, arguments) == ((7,), (*tensors, 5, 0.5))
+    assert (grid, arguments) == ((7,), (x, None, 5, 0.5))
     assert constants == {"BD": 16, "Q": 3, "num_warps": 4}
-    assert function.launched == [((7, 1, 1), (*tensors, 5, 0.5, 3, 16))]
+    assert function.launched == [((7, 1, 1), (x, None, 5, 0.5, 3, 16))]
 
 
 @pytest.mark.parametrize(
@@ -64,22 +66,37 @@ def test_a_kind_of_call_that_is_known_goes_to_its_compiled_form_with_arguments_i
         {"registers": 96},
         {"x": torch.zeros(33)[1:]},
         {"x": torch.zeros(32, dtype=torch.bfloat16)},
+        {"y": torch.zeros(32)},
+        {"x": SimpleNamespace(is_cuda=False, device=torch.device("cpu", 1), dtype=torch.float32, data_ptr=lambda: 16)},
     ],
-    ids=["number", "constant", "warps", "registers", "alignment", "type"],
+    ids=["number", "constant", "warps", "registers", "alignment", "type", "a tensor instead of none", "device"],
 )
 def test_another_kind_of_call_is_compiled_for_itself(function, other):
     one = Kernel(function)
     for options in ({}, other):
-        launch_one(function, **options)[1](one)
+        launch_one(one, **options)
     assert len(function.compiled) == 2
     assert not function.launched
+
+
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(function, monkeypatch):
+    """A model may lie on another GPU than torch's current one, on which Triton would launch."""
+    entered = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(entered.append(device)))
+    one = Kernel(function)
+    for index in (0, 1, 1):
+        device = torch.device("cuda", index)
+        launch_one(one, x=SimpleNamespace(is_cuda=True, device=device, dtype=torch.float32, data_ptr=lambda: 16))
+    assert entered == [torch.device("cuda", 1)] * 2
+    assert (len(function.compiled), len(function.launched)) == (2, 1)
 
 
 def test_kinds_are_forgotten_when_there_are_too_many(function, monkeypatch):
     monkeypatch.setattr(kernel, "MOST_REMEMBERED", 3)
     one = Kernel(function)
     for n in range(10):
-        launch_one(function, n=n)[1](one)
+        launch_one(one, n=n)
         assert len(one.known) <= 3
 
 

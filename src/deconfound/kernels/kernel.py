@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from deconfound.kernels import INTERPRETED
@@ -25,12 +27,12 @@ class Kernel:
     launched directly.
 
     Args:
-        function: Takes tensors, then numbers, then what is known when it is compiled.
+        function: Takes tensors, the first of them never None, then numbers, then what is known when it is compiled.
     """
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        self.known: dict[tuple[Any, ...], _Compiled] = {}
+        self.known: dict[tuple[Any, ...] | None, _Compiled] = {}
 
     def __call__(
         self,
@@ -42,25 +44,35 @@ class Kernel:
         registers: int | None = None,
     ) -> None:
         """Launch as many programs as the grid says, each of so many warps, with at most so many registers a thread."""
-        options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
-        if not DIRECT:
-            self.function[grid](*tensors, *numbers, **constants, **options)
-            return
-        kind = _kind(tensors, (*numbers, warps, registers), constants)
-        found = self.known.get(kind)
-        if found is None:
+        assert tensors[0] is not None
+        with _on_device_of(tensors[0]):
+            kind = _kind(tensors, (*numbers, warps, registers), constants) if DIRECT else None
+            found = self.known.get(kind)
+            if found is not None:
+                found.form[(*grid, 1, 1)[:3]](*tensors, *numbers, *found.constants)
+                return
+            options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
             compiled = self.function[grid](*tensors, *numbers, **constants, **options)
-            if len(self.known) >= MOST_REMEMBERED:
-                self.known.clear()
+        if kind is not None:
             names = self.function.arg_names[len(tensors) + len(numbers) :]
-            self.known[kind] = _Compiled(compiled, tuple(constants[name] for name in names))
-        else:
-            found.form[(*grid, 1, 1)[:3]](*tensors, *numbers, *found.constants)
+            self._remember(kind, _Compiled(compiled, tuple(constants[name] for name in names)))
+
+    def _remember(self, kind: tuple[Any, ...], compiled: _Compiled) -> None:
+        if len(self.known) >= MOST_REMEMBERED:
+            self.known.clear()
+        self.known[kind] = compiled
 
 
 class _Compiled(NamedTuple):
     form: Any
     constants: tuple[Any, ...]
+
+
+def _on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on torch's current device, which need not be the one that holds the tensors."""
+    if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
+        return torch.cuda.device(tensor.device)
+    return nullcontext()
 
 
 def _kind(
