@@ -68,8 +68,8 @@ def test_with_many_regressors_two_kernels_give_the_same_result(keep, with_gram, 
     gram = regressors.T @ regressors if with_gram else None
     numbers = torch.cat([torch.rand(8) / 41, torch.tensor([0.7, 0.9])])
     found = []
-    for most in (tiles.MOST_REGRESSORS, 4):
-        monkeypatch.setattr(tiles, "MOST_REGRESSORS", most)
+    for most in (tiles.MOST_IN_ONE_KERNEL, 4):
+        monkeypatch.setattr(tiles, "MOST_IN_ONE_KERNEL", most)
         moved = beta.clone()
         counts = (torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)) if with_gram else (None, None)
         out = launch.move(features, moved, regressors, removal, gram, numbers, *counts, keep)
@@ -105,9 +105,9 @@ def test_rows_and_coefficients_may_be_apart_in_memory():
     )
 
 
-@pytest.mark.parametrize("most", [tiles.MOST_REGRESSORS, 3], ids=["one kernel", "two kernels"])
+@pytest.mark.parametrize("most", [tiles.MOST_IN_ONE_KERNEL, 3], ids=["one kernel", "two kernels"])
 def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once(most, monkeypatch):
-    monkeypatch.setattr(tiles, "MOST_REGRESSORS", most)
+    monkeypatch.setattr(tiles, "MOST_IN_ONE_KERNEL", most)
     features, regressors, removal, beta = matrices(9, 70, 4, 3)
     features[2, 5] = torch.nan
     features[4, 60] = torch.inf

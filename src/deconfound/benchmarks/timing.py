@@ -16,7 +16,7 @@ Call = Callable[[], object]
 
 # A sample of a loop lasts at least this long, so that waiting for the device at its end does not count.
 SAMPLE = 0.02
-# Of a GPU in a second, or more.
+# What a GPU counts in a second at most; its sleep is given in cycles.
 CYCLES = 2.5e9
 # A call this long is not repeated beyond what was needed to warm up.
 LONG = 1.0

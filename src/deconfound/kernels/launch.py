@@ -54,7 +54,7 @@ def move(
     """Move `coefficients` `(q, d)` in place and return `f − b c β`, or `− b c β` in float32; see the kernel."""
     n, d = features.shape
     q = coefficients.shape[0]
-    if q > tiles.MOST_REGRESSORS:
+    if q > tiles.MOST_IN_ONE_KERNEL:
         return _move_in_two(features, coefficients, regressors, removal, gram, numbers, flag, skipped, keep)
     out = features.new_empty((n, d), dtype=features.dtype if keep else torch.float32)
     tile = tile or tiles.whole_pass(n, d, q, features.element_size())
@@ -81,7 +81,7 @@ def _move_in_two(
     skipped: Tensor | None,
     keep: bool,
 ) -> Tensor:
-    """The same with features read twice, for more than one program can hold."""
+    """The same by two kernels, which both read the features, for more regressors than one program can hold."""
     q = len(coefficients)
     towards = cross(features, regressors).mul_(numbers[q])
     # The same kernel, so that no setting of torch lowers the precision of a product.

@@ -6,11 +6,11 @@ from deconfound.kernels.language import jit, tl
 
 # Names in capitals are known when a kernel is compiled: Q regressors, of which QP is the next power of two, and blocks
 # of BD features. A block of samples is BA × BB: BB samples lie side by side in the threads of a program and BA in each
-# thread, so a sum over BA needs no exchange between threads, and that over BB is taken once. Two things keep it so.
+# thread, so a sum over BA needs no exchange between threads, and that over BB is taken once. Two things help.
 # Blocks are loaded with two axes, whose order is the same in every version of the compiler, and take the third by
-# `reshape`. A column of a block has fewer numbers than there are threads: only then does each thread load its own.
+# `reshape`. Where a column of a block has fewer numbers than there are threads, each thread loads its own.
 # Rows of `x` are `x_row` numbers apart. WIDE is for more than 2³¹ numbers, EDGE for features that do not fill their
-# last block, EVEN for samples that do. FULL blocks need no mask: every sample in them exists.
+# last block, EVEN for samples that do. In FULL blocks every sample exists, so that a mask is for the features at most.
 
 
 @jit
@@ -24,7 +24,7 @@ def load_block(
     x, rows, cols, n, d, x_row, WIDE: tl.constexpr, EDGE: tl.constexpr, FULL: tl.constexpr,
     CACHE: tl.constexpr,
 ):  # fmt: skip
-    """Some features of some samples as they are stored, `(BA · BB, BD)`; zero outside, unless none is in a FULL block.
+    """Some features of some samples as they are stored, `(BA · BB, BD)`; zero where there are none.
 
     CACHE says what the cache should do: keep what will be read again, or forget what will not.
     """
@@ -155,8 +155,8 @@ def move_and_subtract(
     with a Gram matrix the first program that meets one counts the batch as skipped. Without KEEP, x is left out of
     the difference.
 
-    A program takes all samples of its features, block by block, and then the same blocks again: the last is still in
-    registers, and the others in a cache.
+    A program takes all samples of its features, block by block, and then the same blocks again, beginning with the
+    last: with HOLD that one is still in registers. The others are in a cache.
     """
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
     final = (n - 1) // (BA * BB) * (BA * BB)

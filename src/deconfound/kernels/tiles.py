@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-# What a program of the whole pass may hold: sums for each regressor, which take registers.
-MOST_REGRESSORS = 16
+# Regressors in one kernel: a program holds sums for each of them, which take registers.
+MOST_IN_ONE_KERNEL = 16
 
 
 class Tile(NamedTuple):
     """One program's share of a pass.
 
     Attributes:
-        rows: Samples in a block; at most 16 for each warp, see `deconfound.kernels.passes`.
+        rows: Samples in a block; with at most 16 for each warp regressors need no exchange between threads.
         features: Features in a block.
         warps: Warps that work on it.
         registers: The most for each thread, so that more programs run side by side; None leaves it to the compiler.
@@ -62,18 +62,18 @@ def whole_pass(n: int, d: int, q: int, itemsize: int) -> Tile:
 @cache
 def products(n: int, d: int) -> Tile:
     """For sums over samples alone."""
-    return _cut(n, min(512, _enough_programs(d)), 8)
+    return _cut(n, min(512, _enough_programs(d)))
 
 
 @cache
 def subtraction(n: int, d: int) -> Tile:
     """For subtracting alone."""
-    return _cut(n, min(1024, _enough_programs(d)), 8)
+    return _cut(n, min(1024, _enough_programs(d)))
 
 
-def _cut(n: int, features: int, most: int) -> Tile:
+def _cut(n: int, features: int) -> Tile:
     """Blocks of four warps with at most 64 numbers a thread."""
-    return Tile(max(1, min(power_of_two(n), max(most, 4096 // features), 64)), features, 4)
+    return Tile(min(power_of_two(n), max(8, 4096 // features), 64), features, 4)
 
 
 def _enough_programs(d: int) -> int:
