@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.functional import pool_positions
+from deconfound.layers.precision import full_precision
 from deconfound.methods.confounds import Confound
 from deconfound.surgery import Place
 
@@ -52,7 +53,7 @@ class Head(nn.Module):
             metadata: `(n, p)`.
             weights: `(n,)`, 1 for rows that take part and 0 for the others.
         """
-        with torch.autocast(features.device.type, enabled=False):  # half precision rounds off what varies little
+        with full_precision(features.device):  # half precision rounds off what varies little
             new = self._predict(features), self.confound.part(metadata).to(self.targets) @ self.targets, weights
         old = self.predictions, self.truths, self.weights
         missing = max(len(self.weights) - len(weights), 0)
