@@ -200,6 +200,26 @@ def test_channels_last_stay_last_and_change_no_number(monkeypatch, name):
     assert all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in got[0])
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 2)], ids=["rows", "images"])
+def test_features_and_gradients_may_lie_in_memory_in_any_way(monkeypatch, shape):
+    """A transposed matrix has its columns side by side, and the gradient of a mean one number for all features."""
+    design = DESIGN.fit(TABLE)
+    metadata = design.encode(TABLE)[:5]
+    features = torch.randn(*reversed(shape), 5, generator=torch.Generator().manual_seed(0))
+    features = features.permute(*reversed(range(features.ndim)))
+    results = []
+    for available in (True, False):
+        monkeypatch.setattr(kernels, "AVAILABLE", available)
+        layer, x = dc.PMDN(design, shape), features.detach().requires_grad_()
+        for _ in range(3):
+            residual = layer(x, metadata)
+            residual.mean().backward()
+        results.append([residual, x.grad, layer.beta, layer.response])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert results[0][-1].abs().max() > 0.001
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["adaptive", "shared"])
 def test_half_precision_features_keep_full_precision_statistics(monkeypatch, name, dtype):

@@ -15,7 +15,7 @@ MOVE = Kernel(passes.move_and_subtract)
 
 def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Tensor:
     """`Rᵀf`, `(q, d)`, in float32."""
-    features = _rows(features)
+    features = row_by_row(features)
     n, d = features.shape
     q = regressors.shape[1]
     out = features.new_empty((q, d), dtype=torch.float32)
@@ -28,7 +28,7 @@ def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Ten
 
 def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile | None = None) -> Tensor:
     """`f − c β`, `(n, d)`, in the type of the features."""
-    features, coefficients = _rows(features), _rows(coefficients)
+    features, coefficients = row_by_row(features), row_by_row(coefficients)
     n, d = features.shape
     out = features.new_empty((n, d))
     tile = tile or tiles.subtraction(n, d)
@@ -108,7 +108,8 @@ def blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def _rows(matrix: Tensor) -> Tensor:
+def row_by_row(matrix: Tensor) -> Tensor:
+    """The matrix with the numbers of a row side by side in memory, as the kernels read it; rows may be apart."""
     return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
 
 

@@ -48,7 +48,7 @@ def descend(
     Returns:
         `f − c β_C` with the new β, or without `keep` `− c β_C`; and the share of this batch in the averages.
     """
-    state = (agreement, samples, step, trend)
+    features, state = launch.row_by_row(features), (agreement, samples, step, trend)
     numbers, flag, rate = deciding.decide_step(
         features,
         regressors,
@@ -90,7 +90,7 @@ def respond(
     keep: bool,
 ) -> Tensor:
     """Take one batch of gradients into S, and add the way through β; see `deciding.decide_response`."""
-    state = (agreement, samples, step, trend)
+    gradient, state = launch.row_by_row(gradient), (agreement, samples, step, trend)
     numbers = deciding.decide_response(
         gradient, removal, mean, scale, spread, state, rate, positions, stride, constants, channels
     )
