@@ -202,7 +202,7 @@ def test_channels_last_stay_last_and_change_no_number(monkeypatch, name):
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4, 2)], ids=["rows", "images"])
 def test_features_and_gradients_may_lie_in_memory_in_any_way(monkeypatch, shape):
-    """A transposed matrix has its columns side by side, and the gradient of a mean one number for all features."""
+    """A transposed matrix has its columns side by side, and the gradient of a sum one number for all features."""
     design = DESIGN.fit(TABLE)
     metadata = design.encode(TABLE)[:5]
     features = torch.randn(*reversed(shape), 5, generator=torch.Generator().manual_seed(0))
@@ -213,7 +213,7 @@ def test_features_and_gradients_may_lie_in_memory_in_any_way(monkeypatch, shape)
         layer, x = dc.PMDN(design, shape), features.detach().requires_grad_()
         for _ in range(3):
             residual = layer(x, metadata)
-            residual.mean().backward()
+            residual.sum().backward()
         results.append([residual, x.grad, layer.beta, layer.response])
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
