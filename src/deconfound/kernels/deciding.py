@@ -17,7 +17,7 @@ MEASURE_ERRORS, ADD_VOTES, DECIDE_STEP = map(Kernel, (gains.measure_errors, gain
 MEASURE_GRADIENTS, ADD_RESPONSES, DECIDE_RESPONSE = map(
     Kernel, (responses.measure_gradients, responses.add_responses, responses.decide_response)
 )
-# How their work is cut: there are some 1,000 to 2,000 features.
+# How their work is cut: at most 2,047 features are measured.
 ROWS, WIDTH, TREND = 2, 512, 4096
 VOTES, WARPS = {"BA": 2, "BB": 64, "BM": 16}, 8
 
