@@ -53,7 +53,7 @@ def test_a_kind_of_call_that_is_known_goes_to_its_compiled_form_with_arguments_i
     launch_one(one, x=x)
     ((grid, arguments, constants),) = function.compiled
     assert (grid, arguments) == ((7,), (x, None, 5, 0.5))
-    assert constants == {"BD": 16, "Q": 3, "num_warps": 4}
+    assert constants == {"BD": 16, "Q": 3, "num_warps": 4, "enable_fp_fusion": True}
     assert function.launched == [((7, 1, 1), (x, None, 5, 0.5, 3, 16))]
 
 

@@ -69,6 +69,25 @@ def test_statistics_stay_float32_when_the_model_is_cast_to_half(make, cohort):
     assert layer(cohort.features.bfloat16(), cohort.metadata).dtype == torch.bfloat16
 
 
+def test_a_model_whose_channels_are_put_last_in_memory_learns_the_same(make):
+    cohort = make_cohort(64)
+    images = torch.randn(64, 3, 4, 2) + cohort.metadata[:, :1, None, None].float()
+    usual = make(cohort.design, (3, 4, 2))
+    last = copy.deepcopy(usual).to(memory_format=torch.channels_last)
+    gradients = []
+    for layer, x in ((usual, images), (last, images.contiguous(memory_format=torch.channels_last))):
+        x = x.clone().requires_grad_()
+        for _ in range(3):
+            residual = layer(x, cohort.metadata)
+            residual.square().mean().backward()
+        gradients.append((residual, x.grad))
+    torch.testing.assert_close(last._beta(), usual._beta())
+    for got, expected in zip(gradients[1], gradients[0], strict=True):
+        torch.testing.assert_close(got, expected)
+    if not isinstance(usual.beta, torch.nn.Parameter):  # an optimiser moves that, not the forward
+        assert usual._beta().abs().max() > 0.01
+
+
 def test_statistics_are_float32_under_autocast(make, cohort):
     layer = make(cohort.design, 5)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -64,7 +64,7 @@ class Clock:
         a_round = sum(taken * repeats[name] for name, taken in single.items())
         rounds = min(most, max(3, int(budget / max(a_round, 1e-6))))
         if self.device == "cuda" and not loop:
-            return _by_events(calls, rounds, ahead=max(single.values()))
+            return _by_events(calls, rounds, single)
         times: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
@@ -126,7 +126,7 @@ def kept_bytes(forward: Call) -> int:
     return total
 
 
-def _by_events(calls: Mapping[str, Call], rounds: int, ahead: float) -> dict[str, list[float]]:
+def _by_events(calls: Mapping[str, Call], rounds: int, single: Mapping[str, float]) -> dict[str, list[float]]:
     """Times between events, with the device kept waiting for so many seconds before each call.
 
     Meanwhile the host issues the whole call, so that its own pace does not count, however slow it is.
@@ -135,7 +135,7 @@ def _by_events(calls: Mapping[str, Call], rounds: int, ahead: float) -> dict[str
     for _ in range(rounds):
         for name, call in calls.items():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda._sleep(int(ahead * CYCLES))
+            torch.cuda._sleep(int(single[name] * CYCLES))
             start.record()
             call()
             end.record()

@@ -51,7 +51,8 @@ class Kernel:
             if found is not None:
                 found.form[(*grid, 1, 1)[:3]](*tensors, *numbers, *found.constants)
                 return
-            options = {"num_warps": warps} | ({} if registers is None else {"maxnreg": registers})
+            options = {"num_warps": warps, "enable_fp_fusion": True}  # a product and a sum are one instruction
+            options |= {} if registers is None else {"maxnreg": registers}
             compiled = self.function[grid](*tensors, *numbers, **constants, **options)
         if kind is not None:
             names = self.function.arg_names[len(tensors) + len(numbers) :]

@@ -32,9 +32,10 @@ def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile
     n, d = features.shape
     out = features.new_empty((n, d))
     tile = tile or tiles.subtraction(n, d)
-    grid = (blocks(n, tile.rows), blocks(d, tile.features))
-    numbers = (n, d, features.stride(0), coefficients.stride(0))
+    row_blocks = blocks(n, tile.rows)
+    numbers = (n, d, features.stride(0), coefficients.stride(0), row_blocks)
     constants = {**strides("C", removal), "Q": removal.shape[1], **_cut(tile, n, 0, features)}
+    grid = (row_blocks * blocks(d, tile.features),)
     SUBTRACT(grid, (features, out, removal, coefficients), numbers, constants, tile.warps)
     return out
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deconfound.kernels import deciding, launch
+from deconfound.kernels.order import in_memory_order
 
 
 def cross(features: Tensor, regressors: Tensor) -> Tensor:
@@ -98,14 +99,6 @@ def respond(
     out = launch.move(gradient, ordered, removal, regressors, None, numbers, None, None, keep)
     _put_back(mean, ordered, channels)
     return out
-
-
-def in_memory_order(coefficients: Tensor, channels: int) -> Tensor:
-    """Coefficients `(q, d)` in the order of features whose channels are last in memory; themselves for 0 channels."""
-    if not channels:
-        return coefficients
-    q, d = coefficients.shape
-    return coefficients.view(q, channels, d // channels).transpose(1, 2).reshape(q, d)
 
 
 def _put_back(coefficients: Tensor, ordered: Tensor, channels: int) -> None:

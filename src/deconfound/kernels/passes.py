@@ -205,13 +205,14 @@ def sum_products(
 
 @jit
 def subtract_only(
-    x, out, c, coefficients, n, d, x_row, b_row, C_ROW: tl.constexpr, C_COL: tl.constexpr,
+    x, out, c, coefficients, n, d, x_row, b_row, row_blocks, C_ROW: tl.constexpr, C_COL: tl.constexpr,
     Q: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, WIDE: tl.constexpr,
     EDGE: tl.constexpr,
 ):  # fmt: skip
     """`x − c β`: the second half of the pass alone, and all of eval."""
-    rows = row_block(tl.program_id(0) * BA * BB, BA, BB)  # programs side by side read the same coefficients
-    cols = tl.program_id(1) * BD + tl.arange(0, BD)
+    program = tl.program_id(0)  # programs side by side read the same coefficients
+    rows = row_block(program % row_blocks * (BA * BB), BA, BB)
+    cols = program // row_blocks * BD + tl.arange(0, BD)
     block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, False, "")
     beta = ()
     for k in tl.static_range(Q):

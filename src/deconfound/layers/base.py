@@ -15,7 +15,8 @@ from deconfound import kernels
 from deconfound.design import Design
 from deconfound.errors import OptionError, ShapeError
 from deconfound.functional import residualize
-from deconfound.layers.memory import in_memory, like_memory, order_coefficients
+from deconfound.kernels.order import in_memory_order
+from deconfound.layers.memory import in_memory, like_memory
 from deconfound.layers.precision import full_precision
 from deconfound.layers.rows import Metadata, Rows, as_mask, as_tensor, prepare, refuse_nan
 
@@ -134,7 +135,7 @@ class MetadataLayer(nn.Module, ABC):
         if rows.fit is not None or self.share is not None:
             return None
         flat, channels = in_memory(x)
-        beta = order_coefficients(self._beta()[: rows.removal.shape[1]], channels)
+        beta = in_memory_order(self._beta()[: rows.removal.shape[1]], channels)
         return like_memory(residualize(flat, rows.removal, beta), x, channels)
 
     def coefficients(self) -> dict[str, Tensor]:
@@ -180,12 +181,15 @@ class MetadataLayer(nn.Module, ABC):
         self.register_buffer("whitening", matrix, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move and cast, but keep statistics in float32 at least: small steps vanish in half precision."""
+        """Move and cast, but keep statistics in float32 at least: small steps vanish in half precision.
+
+        And one row after the other, whatever order a network's images are asked for: they are looked at as `(q, d)`.
+        """
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)
             half = result.is_floating_point() and result.dtype.itemsize < 4
-            return tensor.to(result.device) if half else result
+            return (tensor.to(result.device) if half else result).contiguous()
 
         super()._apply(careful, recurse)
         self._read_design()

@@ -19,11 +19,3 @@ def like_memory(flat: Tensor, like: Tensor, channels: int) -> Tensor:
     if channels:
         return flat.view(like.movedim(1, -1).shape).movedim(-1, 1)
     return flat.view(like.shape)
-
-
-def order_coefficients(coefficients: Tensor, channels: int) -> Tensor:
-    """Coefficients `(q, d)` in the order of features whose channels are last in memory; themselves for 0 channels."""
-    if not channels:
-        return coefficients
-    q, d = coefficients.shape
-    return coefficients.reshape(q, channels, d // channels).transpose(1, 2).reshape(q, d)
