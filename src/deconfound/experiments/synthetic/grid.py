@@ -79,7 +79,7 @@ def full_grid() -> list[Cell]:
     ablations = [
         replace(_cell(method, batch), long=0, options={"settle": settle})
         for method, settle in (("pmdn", False), ("mdn", True), ("rmdn", True))
-        for batch in (20, 200, 2000)
+        for batch in (20, 200, 2000, 2, 1)
     ]
     norms = [replace(_cell("pmdn", batch), long=0, options={"layer_norm": True}) for batch in (20, 200)]
     kinds = [_cell(m, 200, problem=kind) for m in ("pmdn", "mdn", "none", "rmdn") for kind in KINDS]
