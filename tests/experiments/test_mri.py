@@ -364,3 +364,11 @@ def test_a_map_holds_the_size_of_the_coefficient_over_channels():
 def test_plans_that_cannot_be_are_refused(changes, text):
     with pytest.raises(OptionError, match=text):
         replace(TINY, **changes)
+
+
+def test_a_page_shows_code_and_weight_and_no_marks_or_foreign_tags():
+    from deconfound.report.sheet import Table
+
+    page = Table(["", "`x` and"], [["`fc1`, `fc2`", "**behind** <script> 2 * 3 * 4"]]).html()
+    assert "<code>fc1</code>, <code>fc2</code>" in page
+    assert "<strong>behind</strong> &lt;script&gt; 2 * 3 * 4" in page

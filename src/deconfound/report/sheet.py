@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +13,7 @@ from deconfound.report.page import POLICY, asset
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text; the first column names the rows."""
+    """A table of text, with `code` and **weight** as in Markdown; the first column names the rows."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -26,7 +27,7 @@ class Table:
         """For a page of a report."""
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.head)
         rows = "".join(
-            f'<tr><th scope="row">{escape(first)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>"
+            f'<tr><th scope="row">{marked(first)}</th>' + "".join(f"<td>{marked(cell)}</td>" for cell in rest) + "</tr>"
             for first, *rest in self.rows
         )
         table = f'<table class="grid"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
@@ -67,7 +68,7 @@ def sheet(kicker: str, title: str, summary: str, sections: Sequence[Section], ma
         made: Where the numbers come from, a line each.
     """
     body = "".join(
-        f'<section><h2>{escape(each.title)}</h2><p class="lead">{escape(each.lead)}</p>{each.content.html()}</section>'
+        f'<section><h2>{escape(each.title)}</h2><p class="lead">{marked(each.lead)}</p>{each.content.html()}</section>'
         for each in sections
     )
     sources = "".join(f"<li>{escape(line)}</li>" for line in made)
@@ -81,3 +82,9 @@ def sheet(kicker: str, title: str, summary: str, sections: Sequence[Section], ma
         f"<main>{body}<section><h2>How this page was made</h2>"
         f'<ul class="notes">{sources}</ul></section></main></body></html>\n'
     )
+
+
+def marked(text: str) -> str:
+    """Text as HTML, with what Markdown marks as code or as strong."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code)
