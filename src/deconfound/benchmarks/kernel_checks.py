@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deconfound.benchmarks.job import Job
 from deconfound.benchmarks.timing import Call, Clock, ratio
-from deconfound.kernels.tiles import Tile
+from deconfound.kernels.tiles import Tile, products, subtraction, whole_pass
 
 Q, CONFOUNDS = 7, 5
 # Odd sizes, one sample, one feature, many regressors, more samples than one block holds.
@@ -36,9 +36,10 @@ def tile_jobs(device: str, quick: bool = False) -> list[Job]:
     if device != "cuda":
         return []
     found = []
-    for (n, d), tiles in TILES.items():
-        pieces = [partial(_rehearse, n, d, kernel, tile) for kernel, cuts in _cuts(tiles).items() for tile in cuts]
-        found.append(Job("tiles", f"{n} × {d:,}", partial(_sweep, n, d, _cuts(tiles)), tuple(pieces)))
+    for n, d in TILES:
+        tried = _cuts(n, d)
+        pieces = [partial(_rehearse, n, d, kernel, tile) for kernel, cuts in tried.items() for tile in cuts]
+        found.append(Job("tiles", f"{n} × {d:,}", partial(_sweep, n, d, tried), tuple(pieces)))
     return found
 
 
@@ -66,8 +67,11 @@ def check(device: str) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _cuts(tiles: Sequence[Tile]) -> dict[str, Sequence[Tile]]:
-    return {"move": tiles, "products": PRODUCTS, "subtraction": SUBTRACTIONS}
+def _cuts(n: int, d: int) -> dict[str, Sequence[Tile]]:
+    """The cut that is chosen, and others beside it."""
+    chosen = {"move": whole_pass(n, d, Q, 4), "products": products(n, d), "subtraction": subtraction(n, d)}
+    others = {"move": TILES[n, d], "products": PRODUCTS, "subtraction": SUBTRACTIONS}
+    return {kernel: tuple(dict.fromkeys((tile, *others[kernel]))) for kernel, tile in chosen.items()}
 
 
 def _rehearse(n: int, d: int, kernel: str, tile: Tile, clock: Clock) -> None:

@@ -127,7 +127,7 @@ def kept_bytes(forward: Call) -> int:
 
 
 def _by_events(calls: Mapping[str, Call], rounds: int, single: Mapping[str, float]) -> dict[str, list[float]]:
-    """Times between events, with the device kept waiting for so many seconds before each call.
+    """Times between events, with the device kept waiting before each call for as long as a single one took.
 
     Meanwhile the host issues the whole call, so that its own pace does not count, however slow it is.
     """
