@@ -106,4 +106,4 @@ def _drifting() -> list[Cell]:
     (low, high), _ = AMPLITUDES
     stages = tuple(((low, high), (low + shift, high + shift)) for shift in (1.5, 1.125, 0.75, 0.375, 0.0))
     methods: Sequence[str] = ("none", "mdn", "rmdn", "pmdn")
-    return [Cell(method, 200, stages=stages, steps=500) for method in methods]
+    return [Cell(method, 200, stages=stages) for method in methods]
