@@ -16,6 +16,7 @@ from deconfound.data.synthetic import CEILING, SITE_SHARES, SITES, ceiling, synt
 from deconfound.errors import OptionError, RunError
 from deconfound.experiments.synthetic import problems, running
 from deconfound.experiments.synthetic.grid import METHODS, Cell, full_grid, quick_grid, steps_for
+from deconfound.experiments.synthetic.learner import Learner
 from deconfound.experiments.synthetic.page import sentence, write_report
 from deconfound.experiments.synthetic.running import run_cell, run_grid
 from deconfound.experiments.synthetic.stages import transfer
@@ -175,6 +176,24 @@ def test_data_that_drift_are_measured_on_every_stage_after_each(small):
     assert seed["ceilings"] == [0.75, 0.6875, 0.625, 0.5625, 0.5]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_state_is_read_after_the_steps_before_it_and_put_back_before_the_steps_after_it():
+    cuda = torch.device("cuda")
+    learner = Learner(Cell("pmdn", 200), 0, problems.make_problem("one", 0, cuda, test_per_group=10), steps=600)
+    start = learner.copied()
+    for _ in range(300):
+        learner.step()
+    read = learner.copied()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(read, learner.copied(), rtol=0, atol=0)
+    assert any(not torch.equal(now, then) for now, then in zip(read, start, strict=True))
+    for _ in range(300):
+        learner.step()
+    learner.load(start)
+    torch.cuda.synchronize()
+    torch.testing.assert_close(learner.copied(), start, rtol=0, atol=0)
+
+
 def test_intervals_are_students():
     from scipy.stats import t
 
@@ -223,6 +242,35 @@ def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_pa
     said = " ".join((ROOT / "docs" / "synthetic.md").read_text().split())
     for line in main_table(Results(json.loads((folder / "results.json").read_text()))).markdown().splitlines():
         assert " ".join(line.split()) in said
+
+
+def test_the_committed_cells_are_cells_of_the_grid_each_once_and_say_where_they_come_from():
+    content = json.loads((ROOT / "docs" / "results" / "synthetic" / "results.json").read_text())
+    grid = [json.loads(json.dumps(cell.to_dict())) for cell in full_grid()]
+    cells = [each["cell"] for each in content["cells"]]
+    assert all(cell in grid for cell in cells)
+    assert all(cells.count(cell) == 1 for cell in cells)
+    assert {each["provenance"] for each in content["cells"]} == set(range(len(content["provenance"])))
+    assert not content["failures"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/which-method.md"])
+def test_the_tables_in_other_pages_are_those_of_the_committed_results(page):
+    results = Results(json.loads((ROOT / "docs" / "results" / "synthetic" / "results.json").read_text()))
+    readme = {
+        "none": "plain CNN", "batchnorm": "BatchNorm", "adversarial": "adversarial", "mdn": "MDN", "rmdn": "R-MDN",
+        "pmdn-alternating": "PMDN as published", "pmdn": "PMDN in one pass",
+    }  # fmt: skip
+    for method, name in readme.items():
+        cells = [results.find(method, batch=batch) for batch in (1, 2, 20, 200, 2000)]
+        said = [
+            f"{100 * of(cell, 'accuracy').mean:.1f} / {100 * of(cell, 'accuracy_independent').mean:.1f}"
+            if cell
+            else "–"
+            for cell in cells
+        ]
+        row = [name, *said] if page == "README.md" else [f"`{method}`", *said[1:]]
+        assert f"| {' | '.join(row)} |" in (ROOT / page).read_text()
 
 
 def test_the_quick_grid_is_small_and_its_tables_are_at_its_own_learning_rate():

@@ -6,7 +6,8 @@ they are captured as graphs and replayed, so that a network this small is not he
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -51,8 +52,10 @@ class Learner:
         self._step = torch.zeros((), dtype=torch.long, device=self.device)
         self.best_loss = torch.full((), torch.inf, device=self.device)
         self.best_step = torch.zeros((), dtype=torch.long, device=self.device)
+        self._replay: _Replay | None = None
         self.best, self.last = self.copied(), self.copied()
-        self._replay = self._capture() if graphs else None
+        if graphs:
+            self._replay = self._capture()
 
     def step(self) -> None:
         """One training step."""
@@ -70,7 +73,7 @@ class Learner:
 
     def load(self, state: State) -> None:
         """Put parameters and buffers back."""
-        with torch.no_grad():
+        with torch.no_grad(), self._in_turn():
             for now, then in zip(self._state(), state, strict=True):
                 now.copy_(then)
 
@@ -105,8 +108,20 @@ class Learner:
         return [value.detach() for value in (*self.method.parameters(), *self.method.buffers())]
 
     def copied(self) -> State:
-        """Parameters and buffers as they are now."""
-        return [value.clone() for value in self._state()]
+        """Parameters and buffers as they are after all steps so far."""
+        with self._in_turn():
+            return [value.clone() for value in self._state()]
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """After the steps that were asked for and before those to come: replays run on a stream of their own."""
+        if self._replay is None:
+            yield
+            return
+        here, there = torch.cuda.current_stream(), self._replay.stream
+        here.wait_stream(there)
+        yield
+        there.wait_stream(here)
 
     def _capture(self) -> _Replay:
         start = self.copied()
@@ -130,29 +145,29 @@ class Learner:
 
 
 class _Replay:
-    """Training steps and validations as CUDA graphs, on a stream of their own."""
+    """Training steps and validations as CUDA graphs, on a stream of their own, which nobody waits for unasked."""
 
     def __init__(self, step: Callable[[], None], validate: Callable[[], None], forget: Callable[[], None]) -> None:
-        self._stream = torch.cuda.Stream()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        self.stream = torch.cuda.Stream()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             for _ in range(3):
                 step()
             validate()
         torch.cuda.synchronize()
         self._step, self._validate = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._step, stream=self._stream):
+        with torch.cuda.graph(self._step, stream=self.stream):
             step()
-        with torch.cuda.graph(self._validate, stream=self._stream):
+        with torch.cuda.graph(self._validate, stream=self.stream):
             validate()
         forget()
 
     def step(self) -> None:
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self.stream):
             self._step.replay()
 
     def validate(self) -> None:
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self.stream):
             self._validate.replay()
 
 
