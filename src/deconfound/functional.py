@@ -10,6 +10,7 @@ CPU they go by blocks of rows that stay in its cache: the products are as thin a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,21 +71,21 @@ def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
         products: Tensor = _Cross.apply(features, regressors)
         return products
     if _block(features, regressors):
-        return products_and_some(features, regressors, features.shape[1])[0]
+        return products_and_some(features, regressors, lambda part: part[:, :0])[0]
     return regressors.T @ features
 
 
-def products_and_some(features: Tensor, regressors: Tensor, every: int) -> tuple[Tensor, Tensor]:
-    """`Rᵀf`, `(q, d)`, and every so many features by themselves, read on the same way through memory."""
+def products_and_some(features: Tensor, regressors: Tensor, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """`Rᵀf`, `(q, d)`, and some features, picked from each row on the same way through memory."""
     rows = _block(features, regressors)
     if not rows:
-        return cross_products(features, regressors), features[:, ::every].contiguous()
+        return cross_products(features, regressors), pick(features)
     products = features.new_zeros(regressors.shape[1], features.shape[1])
-    some = features.new_empty(len(features), len(range(0, features.shape[1], every)))
-    for part, of_part, result in zip(features.split(rows), regressors.split(rows), some.split(rows), strict=True):
+    some = []
+    for part, of_part in zip(features.split(rows), regressors.split(rows), strict=True):
         products.addmm_(of_part.T, part)
-        result.copy_(part[:, ::every])
-    return products, some
+        some.append(pick(part))
+    return products, torch.cat(some)
 
 
 def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:

@@ -116,11 +116,11 @@ def test_every_kernel_of_ours_is_given_exactly_what_it_takes(monkeypatch):
     launch.subtract(x, c, beta[:2])
     launch.move(x, beta, r, c, gram, numbers, one, one)
     state = (torch.zeros(3), one, torch.zeros(3), torch.zeros(3, 6))
-    deciding.decide_step(x, r, None, gram, one, torch.zeros(3), beta, state, one, [2, 0, 1], 1, 0, [300, 5, 20000])
+    deciding.decide_step(x, r, None, gram, one, torch.zeros(3), beta, state, one, [2, 0, 1], [8, 8], 0, [300, 5, 20000])
     state = (torch.zeros(1), one, torch.zeros(1), torch.zeros(2, 6))
     constants = [300, 5, 20000, 1.4, 6, 2]
-    deciding.decide_response(x, c, beta[:2], one, one, state, None, 1, 1, constants)
+    deciding.decide_response(x, c, beta[:2], one, one, state, None, 1, [8, 8], constants)
     assert set(seen) == {
-        passes.sum_products, passes.subtract_only, passes.move_and_subtract, gains.measure_errors, gains.add_votes,
-        gains.decide_step, responses.measure_gradients, responses.add_responses, responses.decide_response,
+        passes.sum_products, passes.subtract_only, passes.move_and_subtract, gains.measure_errors,
+        gains.vote_and_decide, responses.measure_gradients, responses.vote_and_decide,
     }  # fmt: skip

@@ -13,10 +13,8 @@ from deconfound.kernels.kernel import Kernel
 from deconfound.kernels.launch import blocks, strides
 from deconfound.kernels.tiles import power_of_two
 
-MEASURE_ERRORS, ADD_VOTES, DECIDE_STEP = map(Kernel, (gains.measure_errors, gains.add_votes, gains.decide_step))
-MEASURE_GRADIENTS, ADD_RESPONSES, DECIDE_RESPONSE = map(
-    Kernel, (responses.measure_gradients, responses.add_responses, responses.decide_response)
-)
+MEASURE_ERRORS, DECIDE_STEP = Kernel(gains.measure_errors), Kernel(gains.vote_and_decide)
+MEASURE_GRADIENTS, DECIDE_RESPONSE = Kernel(responses.measure_gradients), Kernel(responses.vote_and_decide)
 # How their work is cut: at most 2,047 features are measured.
 ROWS, WIDTH, TREND = 2, 512, 4096
 VOTES, WARPS = {"BA": 2, "BB": 64, "BM": 16}, 8
@@ -33,7 +31,7 @@ def decide_step(
     state: Sequence[Tensor],
     skipped: Tensor,
     groups: Sequence[int],
-    stride: int,
+    runs: Sequence[int],
     step: float,
     constants: Sequence[float],
     channels: int = 0,
@@ -51,7 +49,7 @@ def decide_step(
         state: agreement, samples, step and trend of the gain.
         skipped: The layer's counter.
         groups: How many coefficients share a gain, three sizes.
-        stride: Every how many features one is measured.
+        runs: How many neighbouring features are measured, and how far such runs are apart.
         step: 0 for the adaptive gain, −1 for the plain average, else a fixed step.
         constants: WINDOW, BATCHES and LONGEST of the gain.
         channels: Of features whose channels are last in memory.
@@ -59,8 +57,8 @@ def decide_step(
     n, d = features.shape
     q, m = coefficients.shape[0], state[3].shape[1]
     programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
-    errors, lengths, units, votes, sums, numbers = _scratch(
-        features, n * m, parts * n, 3 * n, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2
+    errors, lengths, units, votes, sums, numbers, counter = _scratch(
+        features, n * m, parts * n, 3 * n, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1
     )
     rate = torch.empty(1, dtype=torch.float32, device=features.device)  # its own memory: backward may keep it for long
     flag = torch.empty((), dtype=torch.int32, device=features.device)
@@ -69,28 +67,29 @@ def decide_step(
     metadata = strides("R", regressors)
     MEASURE_ERRORS(
         (blocks(n, ROWS), parts),
-        (features, regressors, regressors if weights is None else weights, coefficients, errors, lengths, units),
-        (n, d, m, stride, features.stride(0)),
+        (
+            features, regressors, regressors if weights is None else weights, coefficients, errors, lengths, units,
+            counter,
+        ),
+        (n, d, m, runs[1], features.stride(0)),
         {
-            **metadata, **sizes, "BN": ROWS, "BM": WIDTH, "WEIGHTED": weights is not None,
+            **metadata, **sizes, "BN": ROWS, "BM": WIDTH, "RUN": runs[0], "WEIGHTED": weights is not None,
             "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
         },
     )  # fmt: skip
-    ADD_VOTES(
-        (programs,),
-        (errors, regressors, units, lengths, state[3], votes, sums),
-        (n, m),
-        {**metadata, **shape, "PARTS": parts, **VOTES},
-        WARPS,
-    )
     DECIDE_STEP(
-        (1,),
-        (sums, votes, gram, count, prior, *state, numbers, rate, flag, skipped),
-        (programs, float(step), m),
+        (programs,),
+        (
+            errors, regressors, units, lengths, votes, sums, counter, gram, count, prior, *state, numbers, rate, flag,
+            skipped,
+        ),
+        (n, m, programs, float(step)),
         {
-            **shape, "BLOCKS": power_of_two(programs), "BT": TREND, "MODE": 0 if step == 0 else 1 if step < 0 else 2,
+            **metadata, **shape, "PARTS": parts, **VOTES, "BLOCKS": power_of_two(programs), "BT": TREND,
+            "MODE": 0 if step == 0 else 1 if step < 0 else 2,
             "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
         },
+        WARPS,
     )  # fmt: skip
     return numbers, flag, rate
 
@@ -104,7 +103,7 @@ def decide_response(
     state: Sequence[Tensor],
     rate: Tensor | None,
     positions: int,
-    stride: int,
+    runs: Sequence[int],
     constants: Sequence[float],
     channels: int = 0,
 ) -> Tensor:
@@ -119,42 +118,40 @@ def decide_response(
         state: agreement, samples, step and trend of the gain.
         rate: A fixed share of this batch in S, or None.
         positions: How many the gradient was summed over.
-        stride: Every how many features one is measured.
+        runs: How many neighbouring features are measured, and how far such runs are apart.
         constants: WINDOW, BATCHES and LONGEST of the gain, JUMP, SPREADS and LARGEST_DEVIATION of the scale.
         channels: Of features whose channels are last in memory.
     """
     n, d = gradient.shape
     q, m = mean.shape[0], state[3].shape[1]
     programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
-    gradients, squares, products, sizes, votes, sums, numbers = _scratch(
-        gradient, n * m, parts * n, parts * n, parts, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2
+    gradients, squares, products, sizes, votes, sums, numbers, counter = _scratch(
+        gradient, n * m, parts * n, parts * n, parts, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1
     )
     jumps = {"LOG_JUMP": math.log(constants[3]), "SPREADS": constants[4], "LARGEST": constants[5]}
     shape, metadata = {"Q": q, "QP": power_of_two(q)}, strides("C", removal)
     MEASURE_GRADIENTS(
         (blocks(n, ROWS), parts),
-        (gradient, removal, mean, gradients, squares, products, sizes),
-        (n, d, m, stride, gradient.stride(0)),
+        (gradient, removal, mean, gradients, squares, products, sizes, counter),
+        (n, d, m, runs[1], gradient.stride(0)),
         {
-            **metadata, "Q": q, "BN": ROWS, "BM": WIDTH,
+            **metadata, "Q": q, "BN": ROWS, "BM": WIDTH, "RUN": runs[0],
             "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
         },
     )  # fmt: skip
-    ADD_RESPONSES(
-        (programs,),
-        (gradients, removal, mean, squares, products, sizes, scale, spread, state[1], state[3], votes, sums),
-        (n, d, m, stride),
-        {**metadata, **shape, "PARTS": parts, **VOTES, **jumps},
-        WARPS,
-    )
     DECIDE_RESPONSE(
-        (1,),
-        (sums, votes, squares, *state, scale, spread, numbers, numbers if rate is None else rate),
-        (programs, n, m, positions, float(constants[0])),
+        (programs,),
+        (
+            gradients, removal, mean, squares, products, sizes, votes, sums, counter, *state, scale, spread, numbers,
+            numbers if rate is None else rate,
+        ),
+        (n, d, m, runs[1], programs, positions, float(constants[0])),
         {
-            **shape, "PARTS": parts, "BLOCKS": power_of_two(programs), "BT": TREND, "FIXED": rate is not None,
-            "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2], **jumps,
+            **metadata, **shape, "PARTS": parts, **VOTES, "RUN": runs[0], "BLOCKS": power_of_two(programs), "BT": TREND,
+            "FIXED": rate is not None, "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
+            **jumps,
         },
+        WARPS,
     )  # fmt: skip
     return numbers
 

@@ -1,8 +1,8 @@
-"""The gain on the GPU: what `deconfound.gain` computes, in three kernels on the measured features.
+"""The gain on the GPU: what `deconfound.gain` computes, in two kernels on the measured features.
 
 Each formula here is one of `deconfound.gain` or `deconfound.layers.bilevel` and is tested against it. The first kernel
-collects the measured features, the second takes some of them and adds up the votes of all samples, the third is one
-program that turns the votes into a gain and commits the state.
+collects the measured features. Programs of the second take some of them and add up the votes of all samples, and the
+one that comes last turns the votes into a gain and commits the state.
 """
 # mypy: ignore-errors
 
@@ -23,6 +23,26 @@ def memory_order(features, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr):
 
 
 @jit
+def feature_of(measured, apart, RUN: tl.constexpr):
+    """The features that are measured: the first RUN of every `apart`."""
+    return measured // RUN * apart + measured % RUN
+
+
+@jit
+def start_counting(counter):
+    """Before the next kernel, whose programs are counted."""
+    if tl.program_id(0) + tl.program_id(1) == 0:
+        tl.store(counter, 0.0)
+
+
+@jit
+def comes_last(counter, programs):
+    """Whether all other programs have come here before, so that what they wrote can be read."""
+    tl.debug_barrier()  # what this program's threads wrote comes before it is counted
+    return tl.atomic_add(counter, 1.0) == programs - 1
+
+
+@jit
 def group_of(k, FIRST: tl.constexpr, SECOND: tl.constexpr):
     """The group of a coefficient, for groups that start at 0, FIRST and SECOND."""
     return tl.where(k >= FIRST, 1, 0) + tl.where(k >= SECOND, 1, 0)
@@ -30,17 +50,18 @@ def group_of(k, FIRST: tl.constexpr, SECOND: tl.constexpr):
 
 @jit
 def measure_errors(
-    x, r, weights, coefficients, errors, lengths, units, n, d, m, stride, x_row, R_ROW: tl.constexpr,
+    x, r, weights, coefficients, errors, lengths, units, counter, n, d, m, apart, x_row, R_ROW: tl.constexpr,
     R_COL: tl.constexpr, Q: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BN: tl.constexpr,
-    BM: tl.constexpr, WEIGHTED: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    BM: tl.constexpr, RUN: tl.constexpr, WEIGHTED: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """`e = f − Rβ` of some samples at some measured features, and their share of `‖e_i‖²`.
 
     And for each group what scales a sample's regressors to length one, times its weight, `(3, n)`.
     """
+    start_counting(counter)
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     measured = tl.program_id(1) * BM + tl.arange(0, BM)
-    features = measured * stride
+    features = feature_of(measured, apart, RUN)
     inside = (rows < n)[:, None] & (measured < m)[None, :]
     places = memory_order(features, CHANNELS, POSITIONS)
     block = tl.load(x + rows[:, None] * x_row + places[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -229,3 +250,22 @@ def decide_step(
         tl.store(step + groups, capped, mask=inside)
         tl.store(samples, new_seen)
         follow_trend(trend, votes, Q * m, 1.0 / tl.maximum(rows, 1.0), forget, BT)
+
+
+@jit
+def vote_and_decide(
+    errors, r, units, lengths, votes, sums, counter, gram, count, prior, agreement, samples, step, trend, numbers, rate,
+    flag, skipped, n, m, programs, fixed, R_ROW: tl.constexpr, R_COL: tl.constexpr, Q: tl.constexpr, QP: tl.constexpr,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr,
+    BM: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, MODE: tl.constexpr, WINDOW: tl.constexpr,
+    BATCHES: tl.constexpr, LONGEST: tl.constexpr,
+):  # fmt: skip
+    """`add_votes`, and in the program that comes last `decide_step`."""
+    add_votes(
+        errors, r, units, lengths, trend, votes, sums, n, m, R_ROW, R_COL, Q, QP, FIRST, SECOND, PARTS, BA, BB, BM
+    )
+    if comes_last(counter, programs):
+        decide_step(
+            sums, votes, gram, count, prior, agreement, samples, step, trend, numbers, rate, flag, skipped, programs,
+            fixed, m, Q, QP, FIRST, SECOND, BLOCKS, BT, MODE, WINDOW, BATCHES, LONGEST,
+        )  # fmt: skip

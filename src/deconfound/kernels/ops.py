@@ -38,7 +38,7 @@ def descend(
     trend: Tensor,
     skipped: Tensor,
     groups: list[int],
-    stride: int,
+    runs: list[int],
     size: float,
     constants: list[float],
     channels: int,
@@ -61,7 +61,7 @@ def descend(
         state,
         skipped,
         groups,
-        stride,
+        runs,
         size,
         constants,
         channels,
@@ -85,7 +85,7 @@ def respond(
     trend: Tensor,
     rate: Tensor | None,
     positions: int,
-    stride: int,
+    runs: list[int],
     constants: list[float],
     channels: int,
     keep: bool,
@@ -93,7 +93,7 @@ def respond(
     """Take one batch of gradients into S, and add the way through β; see `deciding.decide_response`."""
     gradient, state = launch.row_by_row(gradient), (agreement, samples, step, trend)
     numbers = deciding.decide_response(
-        gradient, removal, mean, scale, spread, state, rate, positions, stride, constants, channels
+        gradient, removal, mean, scale, spread, state, rate, positions, runs, constants, channels
     )
     ordered = in_memory_order(mean, channels)
     out = launch.move(gradient, ordered, removal, regressors, None, numbers, None, None, keep)

@@ -1,14 +1,17 @@
-"""The bi-level average on the GPU: what `deconfound.layers.bilevel.follow` computes, in three kernels."""
+"""The bi-level average on the GPU: what `deconfound.layers.bilevel.follow` computes, in two kernels."""
 # mypy: ignore-errors
 
 from deconfound.kernels.gains import (
     GROUPS,
     TINY,
     adaptive_gain,
+    comes_last,
+    feature_of,
     follow_trend,
     keep_votes,
     load_measured,
     memory_order,
+    start_counting,
     sum_blocks,
     sum_parts,
 )
@@ -18,14 +21,15 @@ from deconfound.kernels.passes import add_up, is_finite, load_block, load_column
 
 @jit
 def measure_gradients(
-    g, c, mean, gradients, squares, products, sizes, n, d, m, stride, g_row,
+    g, c, mean, gradients, squares, products, sizes, counter, n, d, m, apart, g_row,
     C_ROW: tl.constexpr, C_COL: tl.constexpr, Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-    CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    RUN: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """`ĝ = n g` of some samples at some measured features, their share of `‖ĝ_i‖²`, `⟨c_i S, ĝ_i⟩` and `‖S‖²`."""
+    start_counting(counter)
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     measured = tl.program_id(1) * BM + tl.arange(0, BM)
-    features = measured * stride
+    features = feature_of(measured, apart, RUN)
     inside = (rows < n)[:, None] & (measured < m)[None, :]
     places = memory_order(features, CHANNELS, POSITIONS)
     block = tl.load(g + rows[:, None] * g_row + places[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -70,9 +74,9 @@ def follow_scale(
 
 @jit
 def add_responses(
-    gradients, c, mean, squares, products, sizes, scale, spread, samples, trend, votes, sums, n, d, m, stride,
+    gradients, c, mean, squares, products, sizes, scale, spread, samples, trend, votes, sums, n, d, m, apart,
     C_ROW: tl.constexpr, C_COL: tl.constexpr, Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr,
-    BB: tl.constexpr, BM: tl.constexpr,
+    BB: tl.constexpr, BM: tl.constexpr, RUN: tl.constexpr,
     LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """The votes `c_i ĝ_i − S`, each of length one, of all samples for some features."""
@@ -104,7 +108,7 @@ def add_responses(
             vote = load_column(c, rows, k, n, C_ROW, C_COL, False) * length * unit
             total += tl.where(ks == k, add_up(block * vote[:, None], BA, BB, BM)[None, :, :], 0.0)
     here = tl.arange(0, QP)[:, None]
-    where = here.to(tl.int64) * d + (measured * stride)[None, :]
+    where = here.to(tl.int64) * d + feature_of(measured, apart, RUN)[None, :]
     old = tl.load(mean + where, mask=(here < Q) & (measured < m)[None, :], other=0.0)
     result = tl.sum(total, axis=1) - tl.sum(lengths, axis=0) * old
     keep_votes(result, trend, votes, sums, measured, m, Q, QP, QP, QP)
@@ -150,3 +154,23 @@ def decide_response(
         tl.store(scale, new_scale)
         tl.store(spread, new_spread)
         follow_trend(trend, votes, Q * m, 1.0 / rows, forget, BT)
+
+
+@jit
+def vote_and_decide(
+    gradients, c, mean, squares, products, sizes, votes, sums, counter, agreement, samples, step, trend, scale, spread,
+    numbers, rate, n, d, m, apart, programs, positions, prior, C_ROW: tl.constexpr, C_COL: tl.constexpr,
+    Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr,
+    RUN: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, FIXED: tl.constexpr, WINDOW: tl.constexpr,
+    BATCHES: tl.constexpr, LONGEST: tl.constexpr, LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """`add_responses`, and in the program that comes last `decide_response`."""
+    add_responses(
+        gradients, c, mean, squares, products, sizes, scale, spread, samples, trend, votes, sums, n, d, m, apart,
+        C_ROW, C_COL, Q, QP, PARTS, BA, BB, BM, RUN, LOG_JUMP, SPREADS, LARGEST,
+    )  # fmt: skip
+    if comes_last(counter, programs):
+        decide_response(
+            sums, votes, squares, agreement, samples, step, trend, scale, spread, numbers, rate, programs, n, m,
+            positions, prior, Q, QP, PARTS, BLOCKS, BT, FIXED, WINDOW, BATCHES, LONGEST, LOG_JUMP, SPREADS, LARGEST,
+        )  # fmt: skip

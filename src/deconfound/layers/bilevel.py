@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from deconfound.functional import products_and_some, residualize
-from deconfound.gain import WINDOW, GainState, adaptive_gain, stride
+from deconfound.gain import WINDOW, GainState, adaptive_gain, measured
 from deconfound.layers.precision import full_precision
 from deconfound.layers.sync import add_tensors
 
@@ -59,10 +59,10 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     """
     n = len(gradient)
     rows = removal.new_full((), float(n))
-    total, measured = products_and_some(gradient, removal * n, stride(gradient.shape[1]))
-    sizes = torch.linalg.vector_norm(measured, dim=1) * n
+    total, some = products_and_some(gradient, removal * n, measured)
+    sizes = torch.linalg.vector_norm(some, dim=1) * n
     rows, square, total = add_tensors(rows, sizes.square().sum(), total)
-    size = (square / (rows * measured.shape[1])).sqrt()
+    size = (square / (rows * some.shape[1])).sqrt()
     finite = torch.isfinite(size)
     started = response.gain.samples > 0
 
@@ -74,7 +74,7 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
 
     unit = (-scale).exp()
-    votes = _votes(response.mean, measured, n * unit, (sizes * unit).square(), removal)
+    votes = _votes(response.mean, some, n * unit, (sizes * unit).square(), removal)
     adaptive, gain = adaptive_gain(response.gain, votes, rows, [removal.shape[1]], prior=WINDOW)
     mean = torch.lerp(response.mean, total * (unit / rows), adaptive if rate is None else rate)
     look = finite.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait
@@ -96,7 +96,7 @@ def _votes(mean: Tensor, gradient: Tensor, unit: Tensor, squares: Tensor, remova
         squares: `‖ĝ_i‖²` in units of S, `(n,)`.
         removal: c, `(n, q_C)`.
     """
-    mean = mean[:, :: stride(mean.shape[1])]
+    mean = measured(mean)
     parts = removal.square().sum(1) * squares + mean.square().sum()
     squared = parts - 2 * unit * (removal * (gradient @ mean.T)).sum(1)
     # Where the two parts cancel, what is left is rounding and must not count as a full vote.

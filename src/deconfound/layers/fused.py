@@ -22,13 +22,13 @@ class Rule(NamedTuple):
     Attributes:
         groups: How many coefficients share a gain, three sizes.
         step: 0 for the adaptive gain, −1 for the plain average, else a fixed step.
-        stride: Every how many features one is measured.
+        runs: How many neighbouring features are measured, and how far such runs are apart.
         shared: Whether features are `(n, d, positions)`, with one coefficient for all positions.
     """
 
     groups: tuple[int, ...]
     step: float
-    stride: int
+    runs: tuple[int, int]
     shared: bool
 
 
@@ -59,8 +59,8 @@ class FusedResidual(torch.autograd.Function):
         flat, channels = (_pooled(x), 0) if rule.shared else in_memory(x)
         out, rate = ops.call(
             ops.descend, flat, fit.regressors, fit.weighted, fit.weights, work.removal, fit.gram, fit.count,
-            work.prior, work.beta, *work.gain, work.skipped, list(rule.groups), rule.stride, rule.step, GAIN, channels,
-            not rule.shared,
+            work.prior, work.beta, *work.gain, work.skipped, list(rule.groups), list(rule.runs), rule.step, GAIN,
+            channels, not rule.shared,
         )  # fmt: skip
         if work.response:
             ctx.save_for_backward(work.removal, fit.pull)
@@ -84,8 +84,8 @@ class FusedResidual(torch.autograd.Function):
         flat, channels = (_total(gradient), 0) if shared else in_memory(gradient)
         positions = gradient[0, 0].numel() if shared else 1
         out = ops.call(
-            ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, ctx.rule.stride, RESPONSE, channels,
-            not shared,
+            ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, list(ctx.rule.runs), RESPONSE,
+            channels, not shared,
         )  # fmt: skip
         return _add(gradient, out) if shared else like_memory(out, gradient, channels), None, None
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.functional import Moments, cap_step, innovation, pool_positions, products_and_some, residualize
-from deconfound.gain import GainState, adaptive_gain, new_state, spread, stride
+from deconfound.gain import RUN, GainState, adaptive_gain, measured, new_state, spacing, spread
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
 from deconfound.layers.fused import FusedResidual, Rule, Work
@@ -134,7 +134,7 @@ class PMDN(MetadataLayer):
         if processes() > 1 or not self._may_update():
             return None
         response = self._response() if self.gradient == "bilevel" else ()
-        rule = Rule(tuple(self._groups), self._fixed_step(), stride(self._features), self.share is not None)
+        rule = Rule(tuple(self._groups), self._fixed_step(), (RUN, spacing(self._features)), self.share is not None)
         flat = self._flatten(x) if self.share else x
         work = Work(rows.removal, rows.fit, self.prior, self._beta(), self._gain("gain"), self.skipped, response)
         out: Tensor = FusedResidual.apply(flat, rule, work)
@@ -157,8 +157,8 @@ class PMDN(MetadataLayer):
         """
         features = pool_positions(x)
         beta = self._beta()
-        cross, measured = products_and_some(features, fit.weighted, stride(self._features))
-        gram, cross, count, votes = add_tensors(fit.gram, cross, fit.count, self._votes(measured, fit))
+        cross, some = products_and_some(features, fit.weighted, measured)
+        gram, cross, count, votes = add_tensors(fit.gram, cross, fit.count, self._votes(some, fit))
         batch = Moments(gram, cross, count)
         state = self._gain("gain")
         rate, new = adaptive_gain(state, votes, count, self._groups, self.prior)
@@ -183,8 +183,8 @@ class PMDN(MetadataLayer):
             buffer.copy_(torch.where(usable, value, buffer))
         return rate[0]
 
-    def _votes(self, measured: Tensor, fit: Fit) -> Tensor:
+    def _votes(self, some: Tensor, fit: Fit) -> Tensor:
         """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
-        errors = residualize(measured, fit.regressors, self._beta()[:, :: stride(self._features)])
+        errors = residualize(some, fit.regressors, measured(self._beta()))
         lengths: Tensor = torch.linalg.vector_norm(errors, dim=1, keepdim=True).clamp(min=SHORTEST)
         return (fit.directions(self._groups) / lengths).T @ errors
