@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from deconfound.kernels import deciding, gains, kernel, launch, passes, responses
-from deconfound.kernels.kernel import Kernel
+from deconfound.kernels.kernel import Call
+from deconfound.kernels.tiles import Tile
 
 
 class Compiled:
@@ -41,75 +42,99 @@ def function(monkeypatch):
     return Function()
 
 
-def launch_one(one, *, x=None, y=None, n=5, q=3, width=16, warps=4, registers=None):
-    tensors = (torch.zeros(32) if x is None else x, y)
-    one((7,), tensors, (n, 0.5), {"BD": width, "Q": q}, warps, registers)
+@pytest.fixture
+def one(function):
+    return Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3})
 
 
-def test_a_kind_of_call_that_is_known_goes_to_its_compiled_form_with_arguments_in_order(function):
-    one = Kernel(function)
+def test_tensors_of_a_known_kind_go_to_the_compiled_form_with_arguments_in_order(function, one):
     x = torch.zeros(32)
-    launch_one(one, x=x)
-    launch_one(one, x=x)
+    one(x, None)
+    one(x, None)
     ((grid, arguments, constants),) = function.compiled
     assert (grid, arguments) == ((7,), (x, None, 5, 0.5))
     assert constants == {"BD": 16, "Q": 3, "num_warps": 4, "enable_fp_fusion": True}
     assert function.launched == [((7, 1, 1), (x, None, 5, 0.5, 3, 16))]
 
 
+def test_warps_and_registers_reach_the_compiler(function):
+    Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, warps=8, registers=96)(torch.zeros(32), None)
+    ((_, _, constants),) = function.compiled
+    assert (constants["num_warps"], constants["maxnreg"]) == (8, 96)
+
+
 @pytest.mark.parametrize(
     "other",
     [
-        {"n": 6},
-        {"q": 4},
-        {"warps": 8},
-        {"registers": 96},
-        {"x": torch.zeros(33)[1:]},
-        {"x": torch.zeros(32, dtype=torch.bfloat16)},
-        {"y": torch.zeros(32)},
-        {"x": SimpleNamespace(is_cuda=False, device=torch.device("cpu", 1), dtype=torch.float32, data_ptr=lambda: 16)},
+        (torch.zeros(33)[1:], None),
+        (torch.zeros(32, dtype=torch.bfloat16), None),
+        (torch.zeros(32), torch.zeros(32)),
+        (SimpleNamespace(is_cuda=False, device=torch.device("cpu", 1), dtype=torch.float32, data_ptr=lambda: 16), None),
     ],
-    ids=["number", "constant", "warps", "registers", "alignment", "type", "a tensor instead of none", "device"],
+    ids=["alignment", "type", "a tensor instead of none", "device"],
 )
-def test_another_kind_of_call_is_compiled_for_itself(function, other):
-    one = Kernel(function)
-    for options in ({}, other):
-        launch_one(one, **options)
+def test_tensors_of_another_kind_are_compiled_for(function, one, other):
+    for tensors in ((torch.zeros(32), None), other):
+        one(*tensors)
     assert len(function.compiled) == 2
     assert not function.launched
 
 
-def test_a_kernel_is_launched_on_the_device_of_its_tensors(function, monkeypatch):
+def test_a_kernel_is_launched_on_the_device_of_its_tensors(function, one, monkeypatch):
     """A model may lie on another GPU than torch's current one, on which Triton would launch."""
     entered = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(entered.append(device)))
-    one = Kernel(function)
     for index in (0, 1, 1):
         device = torch.device("cuda", index)
-        launch_one(one, x=SimpleNamespace(is_cuda=True, device=device, dtype=torch.float32, data_ptr=lambda: 16))
+        one(SimpleNamespace(is_cuda=True, device=device, dtype=torch.float32, data_ptr=lambda: 16), None)
     assert entered == [torch.device("cuda", 1)] * 2
     assert (len(function.compiled), len(function.launched)) == (2, 1)
 
 
-def test_kinds_are_forgotten_when_there_are_too_many(function, monkeypatch):
-    monkeypatch.setattr(kernel, "MOST_REMEMBERED", 3)
-    one = Kernel(function)
-    for n in range(10):
-        launch_one(one, n=n)
-        assert len(one.known) <= 3
+NUMBERS = torch.randn(40, 48, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"features": NUMBERS[1:9, :24]}, True),
+        ({"features": NUMBERS[:9, :24]}, False),
+        ({"features": NUMBERS[:8, :23], "coefficients": NUMBERS[:3, :23]}, False),
+        ({"features": NUMBERS[:8, :24].clone()}, False),
+        ({"features": NUMBERS[:8, :24].bfloat16()}, False),
+        ({"regressors": NUMBERS[:3, :8].T}, False),
+        ({"removal": NUMBERS[:8, :1]}, False),
+        ({"gram": None}, False),
+        ({"keep": False}, False),
+        ({"tile": Tile(8, 16, 1)}, False),
+    ],
+    ids=["nothing", "place", "rows", "features", "distance of rows", "size of a number", "strides", "confounds", "gram",
+         "keep", "cut"],
+)  # fmt: skip
+def test_a_call_is_made_anew_for_what_changes_it(monkeypatch, change, same):
+    seen = []
+    monkeypatch.setattr(Call, "__call__", lambda self, *tensors: seen.append(self))
+    usual = {
+        "features": NUMBERS[:8, :24], "coefficients": NUMBERS[:3, :24], "regressors": NUMBERS[:8, :3],
+        "removal": NUMBERS[:8, :2], "gram": NUMBERS[:3, :3], "numbers": NUMBERS[0, :5], "flag": None, "skipped": None,
+    }  # fmt: skip
+    launch.move(**usual)
+    launch.move(**usual | change)
+    assert (seen[0] is seen[1]) == same
 
 
 def test_every_kernel_of_ours_is_given_exactly_what_it_takes(monkeypatch):
     """Triton's interpreter drops constants that a kernel does not know; its compiler refuses them."""
     seen = []
 
-    def look(self, grid, tensors, numbers, constants, *options):
+    def look(self, *tensors):
         names = list(inspect.signature(getattr(self.function, "fn", self.function)).parameters)
         seen.append(self.function)
-        assert set(names[len(tensors) + len(numbers) :]) == set(constants)
+        assert set(names[len(tensors) + len(self.numbers) :]) == set(self.constants)
 
-    monkeypatch.setattr(Kernel, "__call__", look)
+    monkeypatch.setattr(Call, "__call__", look)
     x, r, c, beta = torch.zeros(4, 6), torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(3, 6)
     gram, numbers, one = torch.eye(3), torch.zeros(5), torch.zeros(())
     launch.cross(x, r)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from deconfound.kernels import gains, responses
-from deconfound.kernels.kernel import Kernel
+from deconfound.kernels.kernel import MOST_REMEMBERED, Call
 from deconfound.kernels.launch import blocks, strides
 from deconfound.kernels.tiles import power_of_two
 
-MEASURE_ERRORS, DECIDE_STEP = Kernel(gains.measure_errors), Kernel(gains.vote_and_decide)
-MEASURE_GRADIENTS, DECIDE_RESPONSE = Kernel(responses.measure_gradients), Kernel(responses.vote_and_decide)
 # How their work is cut: at most 2,047 features are measured.
 ROWS, WIDTH, TREND = 2, 512, 4096
 VOTES, WARPS = {"BA": 2, "BB": 64, "BM": 16}, 8
+
+
+class _Plan(NamedTuple):
+    """The two calls, and the sizes of what they hand on."""
+
+    sizes: list[int]
+    measure: Call
+    decide: Call
 
 
 def decide_step(
@@ -55,43 +63,54 @@ def decide_step(
         channels: Of features whose channels are last in memory.
     """
     n, d = features.shape
-    q, m = coefficients.shape[0], state[3].shape[1]
-    programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
-    errors, lengths, units, votes, sums, numbers, counter = _scratch(
-        features, n * m, parts * n, 3 * n, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1
-    )
+    plan = _step_plan(
+        n, d, features.stride(0), coefficients.shape[0], state[3].shape[1], regressors.stride(), weights is not None,
+        tuple(groups), tuple(runs), float(step), tuple(constants), channels,
+    )  # fmt: skip
+    errors, lengths, units, votes, sums, numbers, counter = _scratch(features, plan.sizes)
     rate = torch.empty(1, dtype=torch.float32, device=features.device)  # its own memory: backward may keep it for long
     flag = torch.empty((), dtype=torch.int32, device=features.device)
-    sizes = {"Q": q, "FIRST": groups[0], "SECOND": groups[0] + groups[1]}
-    shape = {**sizes, "QP": power_of_two(q)}
-    metadata = strides("R", regressors)
-    MEASURE_ERRORS(
-        (blocks(n, ROWS), parts),
-        (
-            features, regressors, regressors if weights is None else weights, coefficients, errors, lengths, units,
-            counter,
-        ),
-        (n, d, m, runs[1], features.stride(0)),
-        {
-            **metadata, **sizes, "BN": ROWS, "BM": WIDTH, "RUN": runs[0], "WEIGHTED": weights is not None,
-            "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
-        },
-    )  # fmt: skip
-    DECIDE_STEP(
-        (programs,),
-        (
-            errors, regressors, units, lengths, votes, sums, counter, gram, count, prior, *state, numbers, rate, flag,
-            skipped,
-        ),
-        (n, m, programs, float(step)),
-        {
-            **metadata, **shape, "PARTS": parts, **VOTES, "BLOCKS": power_of_two(programs), "BT": TREND,
-            "MODE": 0 if step == 0 else 1 if step < 0 else 2,
-            "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
-        },
-        WARPS,
+    some_weights = regressors if weights is None else weights
+    plan.measure(features, regressors, some_weights, coefficients, errors, lengths, units, counter)
+    plan.decide(
+        errors, regressors, units, lengths, votes, sums, counter, gram, count, prior, *state, numbers, rate, flag,
+        skipped,
     )  # fmt: skip
     return numbers, flag, rate
+
+
+@lru_cache(MOST_REMEMBERED)
+def _step_plan(
+    n: int,
+    d: int,
+    x_row: int,
+    q: int,
+    m: int,
+    regressors: tuple[int, ...],
+    weighted: bool,
+    groups: tuple[int, ...],
+    runs: tuple[int, ...],
+    step: float,
+    constants: tuple[float, ...],
+    channels: int,
+) -> _Plan:
+    programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
+    metadata = strides("R", regressors)
+    sizes = {"Q": q, "FIRST": groups[0], "SECOND": groups[0] + groups[1]}
+    measure = {
+        **metadata, **sizes, "BN": ROWS, "BM": WIDTH, "RUN": runs[0], "WEIGHTED": weighted,
+        "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
+    }  # fmt: skip
+    decide = {
+        **metadata, **sizes, "QP": power_of_two(q), "PARTS": parts, **VOTES, "BLOCKS": power_of_two(programs),
+        "BT": TREND, "MODE": 0 if step == 0 else 1 if step < 0 else 2,
+        "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
+    }  # fmt: skip
+    return _Plan(
+        _padded(n * m, parts * n, 3 * n, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1),
+        Call(gains.measure_errors, (blocks(n, ROWS), parts), (n, d, m, runs[1], x_row), measure),
+        Call(gains.vote_and_decide, (programs,), (n, m, programs, step), decide, WARPS),
+    )
 
 
 def decide_response(
@@ -123,41 +142,59 @@ def decide_response(
         channels: Of features whose channels are last in memory.
     """
     n, d = gradient.shape
-    q, m = mean.shape[0], state[3].shape[1]
-    programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
-    gradients, squares, products, sizes, votes, sums, numbers, counter = _scratch(
-        gradient, n * m, parts * n, parts * n, parts, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1
-    )
-    jumps = {"LOG_JUMP": math.log(constants[3]), "SPREADS": constants[4], "LARGEST": constants[5]}
-    shape, metadata = {"Q": q, "QP": power_of_two(q)}, strides("C", removal)
-    MEASURE_GRADIENTS(
-        (blocks(n, ROWS), parts),
-        (gradient, removal, mean, gradients, squares, products, sizes, counter),
-        (n, d, m, runs[1], gradient.stride(0)),
-        {
-            **metadata, "Q": q, "BN": ROWS, "BM": WIDTH, "RUN": runs[0],
-            "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
-        },
+    plan = _response_plan(
+        n, d, gradient.stride(0), mean.shape[0], state[3].shape[1], removal.stride(), rate is not None, positions,
+        tuple(runs), tuple(constants), channels,
     )  # fmt: skip
-    DECIDE_RESPONSE(
-        (programs,),
-        (
-            gradients, removal, mean, squares, products, sizes, votes, sums, counter, *state, scale, spread, numbers,
-            numbers if rate is None else rate,
-        ),
-        (n, d, m, runs[1], programs, positions, float(constants[0])),
-        {
-            **metadata, **shape, "PARTS": parts, **VOTES, "RUN": runs[0], "BLOCKS": power_of_two(programs), "BT": TREND,
-            "FIXED": rate is not None, "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
-            **jumps,
-        },
-        WARPS,
+    gradients, squares, products, sizes, votes, sums, numbers, counter = _scratch(gradient, plan.sizes)
+    plan.measure(gradient, removal, mean, gradients, squares, products, sizes, counter)
+    plan.decide(
+        gradients, removal, mean, squares, products, sizes, votes, sums, counter, *state, scale, spread, numbers,
+        numbers if rate is None else rate,
     )  # fmt: skip
     return numbers
 
 
-def _scratch(like: Tensor, *sizes: int) -> tuple[Tensor, ...]:
-    """Room for some floats each, from one allocation, each part on a boundary of 64 bytes."""
-    padded = [-(-size // 16) * 16 for size in sizes]
-    parts: tuple[Tensor, ...] = torch.empty(sum(padded), dtype=torch.float32, device=like.device).split(padded)
+@lru_cache(MOST_REMEMBERED)
+def _response_plan(
+    n: int,
+    d: int,
+    g_row: int,
+    q: int,
+    m: int,
+    removal: tuple[int, ...],
+    fixed: bool,
+    positions: int,
+    runs: tuple[int, ...],
+    constants: tuple[float, ...],
+    channels: int,
+) -> _Plan:
+    programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
+    metadata = strides("C", removal)
+    measure = {
+        **metadata, "Q": q, "BN": ROWS, "BM": WIDTH, "RUN": runs[0],
+        "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
+    }  # fmt: skip
+    decide = {
+        **metadata, "Q": q, "QP": power_of_two(q), "PARTS": parts, **VOTES, "RUN": runs[0],
+        "BLOCKS": power_of_two(programs), "BT": TREND, "FIXED": fixed,
+        "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
+        "LOG_JUMP": math.log(constants[3]), "SPREADS": constants[4], "LARGEST": constants[5],
+    }  # fmt: skip
+    numbers = (n, d, m, runs[1], programs, positions, float(constants[0]))
+    return _Plan(
+        _padded(n * m, parts * n, parts * n, parts, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1),
+        Call(responses.measure_gradients, (blocks(n, ROWS), parts), (n, d, m, runs[1], g_row), measure),
+        Call(responses.vote_and_decide, (programs,), numbers, decide, WARPS),
+    )
+
+
+def _padded(*sizes: int) -> list[int]:
+    """Floats that fill lines of 64 bytes."""
+    return [-(-size // 16) * 16 for size in sizes]
+
+
+def _scratch(like: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Room for so many floats each, from one allocation."""
+    parts: tuple[Tensor, ...] = torch.empty(sum(sizes), dtype=torch.float32, device=like.device).split_with_sizes(sizes)
     return parts

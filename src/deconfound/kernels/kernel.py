@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,60 +13,61 @@ from deconfound.kernels import INTERPRETED
 from deconfound.kernels.language import VERSION
 
 Number = int | float
-# So that a service with inputs of ever new sizes does not remember all of them.
+# Calls of so many kinds are remembered, so that a service with inputs of ever new sizes does not remember all of them.
 MOST_REMEMBERED = 4096
 # Since Triton 3.3 a compiled form takes all arguments of its function.
 DIRECT = VERSION >= (3, 3) and not INTERPRETED
 
 
-class Kernel:
-    """One of our Triton functions, whose arguments are looked at once for each kind of call.
+class Call:
+    """A call of one of our Triton functions, with everything but its tensors; made once for each kind of call.
 
     Triton looks at every argument of every launch to see which of its compiled forms fits. What decides is the type and
-    the alignment of tensors and the value of everything else; for a call whose kind is known, the compiled form is
-    launched directly.
+    the alignment of tensors and the value of everything else; for tensors of a kind that has come before, the compiled
+    form is launched directly.
 
     Args:
         function: Takes tensors, the first of them never None, then numbers, then what is known when it is compiled.
+        grid: How many programs.
+        numbers: In order.
+        constants: What is known when it is compiled, by name.
+        warps: Of each program.
+        registers: The most for each thread; None leaves it to the compiler.
     """
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.known: dict[tuple[Any, ...] | None, _Compiled] = {}
-
-    def __call__(
+    def __init__(
         self,
+        function: Any,
         grid: tuple[int, ...],
-        tensors: Sequence[Tensor | None],
         numbers: Sequence[Number],
         constants: dict[str, Any],
         warps: int = 4,
         registers: int | None = None,
     ) -> None:
-        """Launch as many programs as the grid says, each of so many warps, with at most so many registers a thread."""
+        self.function = function
+        self.grid = grid
+        self.numbers = numbers
+        self.constants = constants
+        self.options = {"num_warps": warps, "enable_fp_fusion": True}  # a product and a sum are one instruction
+        if registers is not None:
+            self.options["maxnreg"] = registers
+        self.known: dict[tuple[Any, ...], Callable[..., object]] = {}
+        self.rest: tuple[Any, ...] = ()
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Launch its programs on these tensors."""
         assert tensors[0] is not None
         with _on_device_of(tensors[0]):
-            kind = _kind(tensors, (*numbers, warps, registers), constants) if DIRECT else None
-            found = self.known.get(kind)
-            if found is not None:
-                found.form[(*grid, 1, 1)[:3]](*tensors, *numbers, *found.constants)
+            kind = _kind(tensors)
+            launch = self.known.get(kind)
+            if launch is not None:
+                launch(*tensors, *self.rest)
                 return
-            options = {"num_warps": warps, "enable_fp_fusion": True}  # a product and a sum are one instruction
-            options |= {} if registers is None else {"maxnreg": registers}
-            compiled = self.function[grid](*tensors, *numbers, **constants, **options)
-        if kind is not None:
-            names = self.function.arg_names[len(tensors) + len(numbers) :]
-            self._remember(kind, _Compiled(compiled, tuple(constants[name] for name in names)))
-
-    def _remember(self, kind: tuple[Any, ...], compiled: _Compiled) -> None:
-        if len(self.known) >= MOST_REMEMBERED:
-            self.known.clear()
-        self.known[kind] = compiled
-
-
-class _Compiled(NamedTuple):
-    form: Any
-    constants: tuple[Any, ...]
+            compiled = self.function[self.grid](*tensors, *self.numbers, **self.constants, **self.options)
+            if DIRECT:
+                names = self.function.arg_names[-len(self.constants) :]
+                self.rest = (*self.numbers, *(self.constants[name] for name in names))
+                self.known[kind] = compiled[(*self.grid, 1, 1)[:3]]
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
@@ -76,9 +77,6 @@ def _on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def _kind(
-    tensors: Sequence[Tensor | None], numbers: Sequence[Number | None], constants: dict[str, Any]
-) -> tuple[Any, ...]:
-    device = tensors[0].device.index if tensors[0] is not None else None
+def _kind(tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
     kinds = [None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16) for tensor in tensors]
-    return (device, *numbers, *constants.values(), *kinds)
+    return (tensors[0].device.index if tensors[0] is not None else None, *kinds)

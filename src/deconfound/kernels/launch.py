@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from deconfound.kernels import passes, tiles
-from deconfound.kernels.kernel import Kernel
+from deconfound.kernels.kernel import MOST_REMEMBERED, Call
 from deconfound.kernels.tiles import Tile, power_of_two
-
-SUM_PRODUCTS, SUBTRACT = Kernel(passes.sum_products), Kernel(passes.subtract_only)
-MOVE = Kernel(passes.move_and_subtract)
 
 
 def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Tensor:
@@ -19,11 +18,16 @@ def cross(features: Tensor, regressors: Tensor, tile: Tile | None = None) -> Ten
     n, d = features.shape
     q = regressors.shape[1]
     out = features.new_empty((q, d), dtype=torch.float32)
-    tile = tile or tiles.products(n, d)
-    constants = {**strides("R", regressors), "Q": q, "QP": power_of_two(q), **_cut(tile, n, q, features)}
-    tensors = (features, out, regressors)
-    SUM_PRODUCTS((blocks(d, tile.features),), tensors, (n, d, features.stride(0)), constants, tile.warps)
+    call = _cross(n, d, features.stride(0), features.element_size(), q, regressors.stride(), tile)
+    call(features, out, regressors)
     return out
+
+
+@lru_cache(MOST_REMEMBERED)
+def _cross(n: int, d: int, x_row: int, itemsize: int, q: int, regressors: tuple[int, ...], tile: Tile | None) -> Call:
+    tile = tile or tiles.products(n, d)
+    constants = {**strides("R", regressors), "Q": q, "QP": power_of_two(q), **_cut(tile, n, d, x_row, itemsize, q)}
+    return Call(passes.sum_products, (blocks(d, tile.features),), (n, d, x_row), constants, tile.warps)
 
 
 def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile | None = None) -> Tensor:
@@ -31,13 +35,21 @@ def subtract(features: Tensor, removal: Tensor, coefficients: Tensor, tile: Tile
     features, coefficients = row_by_row(features), row_by_row(coefficients)
     n, d = features.shape
     out = features.new_empty((n, d))
+    rows_apart = (features.stride(0), coefficients.stride(0))
+    call = _subtract(n, d, rows_apart, features.element_size(), removal.shape[1], removal.stride(), tile)
+    call(features, out, removal, coefficients)
+    return out
+
+
+@lru_cache(MOST_REMEMBERED)
+def _subtract(
+    n: int, d: int, rows_apart: tuple[int, int], itemsize: int, q: int, removal: tuple[int, ...], tile: Tile | None
+) -> Call:
     tile = tile or tiles.subtraction(n, d)
     row_blocks = blocks(n, tile.rows)
-    numbers = (n, d, features.stride(0), coefficients.stride(0), row_blocks)
-    constants = {**strides("C", removal), "Q": removal.shape[1], **_cut(tile, n, 0, features)}
+    constants = {**strides("C", removal), "Q": q, **_cut(tile, n, d, rows_apart[0], itemsize, 0)}
     grid = (row_blocks * blocks(d, tile.features),)
-    SUBTRACT(grid, (features, out, removal, coefficients), numbers, constants, tile.warps)
-    return out
+    return Call(passes.subtract_only, grid, (n, d, *rows_apart, row_blocks), constants, tile.warps)
 
 
 def move(
@@ -58,17 +70,36 @@ def move(
     if q > tiles.MOST_IN_ONE_KERNEL:
         return _move_in_two(features, coefficients, regressors, removal, gram, numbers, flag, skipped, keep)
     out = features.new_empty((n, d), dtype=features.dtype if keep else torch.float32)
-    tile = tile or tiles.whole_pass(n, d, q, features.element_size())
-    tensors = (
-        features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers, flag, skipped,
+    call = _move(
+        n, d, features.stride(0), features.element_size(), q, removal.shape[1], regressors.stride(), removal.stride(),
+        gram is not None, keep, tile,
     )  # fmt: skip
-    constants = {
-        **strides("R", regressors), **strides("C", removal), "Q": q, "QC": removal.shape[1], "QP": power_of_two(q),
-        "GRAM": gram is not None, "KEEP": keep, "HOLD": tile.hold, "EVEN": n % tile.rows == 0,
-        **_cut(tile, n, q, features),
-    }  # fmt: skip
-    MOVE((blocks(d, tile.features),), tensors, (n, d, features.stride(0)), constants, tile.warps, tile.registers)
+    call(features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers, flag, skipped)
     return out
+
+
+@lru_cache(MOST_REMEMBERED)
+def _move(
+    n: int,
+    d: int,
+    x_row: int,
+    itemsize: int,
+    q: int,
+    confounds: int,
+    regressors: tuple[int, ...],
+    removal: tuple[int, ...],
+    gram: bool,
+    keep: bool,
+    tile: Tile | None,
+) -> Call:
+    tile = tile or tiles.whole_pass(n, d, q, itemsize)
+    constants = {
+        **strides("R", regressors), **strides("C", removal), "Q": q, "QC": confounds, "QP": power_of_two(q),
+        "GRAM": gram, "KEEP": keep, "HOLD": tile.hold, "EVEN": n % tile.rows == 0,
+        **_cut(tile, n, d, x_row, itemsize, q),
+    }  # fmt: skip
+    grid = (blocks(d, tile.features),)
+    return Call(passes.move_and_subtract, grid, (n, d, x_row), constants, tile.warps, tile.registers)
 
 
 def _move_in_two(
@@ -98,9 +129,9 @@ def _move_in_two(
     return subtract(features if keep else features.new_zeros(features.shape, dtype=torch.float32), removal, scaled)
 
 
-def strides(name: str, matrix: Tensor) -> dict[str, int]:
+def strides(name: str, of: tuple[int, ...]) -> dict[str, int]:
     """Known when a kernel is compiled, so that no address is computed twice."""
-    row, col = matrix.stride()
+    row, col = of
     return {f"{name}_ROW": row, f"{name}_COL": col}
 
 
@@ -114,10 +145,9 @@ def row_by_row(matrix: Tensor) -> Tensor:
     return matrix if matrix.stride(1) == 1 or matrix.shape[1] == 1 else matrix.contiguous()
 
 
-def _cut(tile: Tile, n: int, q: int, features: Tensor) -> dict[str, int | bool]:
+def _cut(tile: Tile, n: int, d: int, x_row: int, itemsize: int, q: int) -> dict[str, int | bool]:
     """How a pass is cut, and what its kernel need not look at."""
-    d = features.shape[1]
-    beside = tile.side_by_side(features.element_size())
-    wide = max(n * features.stride(0), max(n, q) * d) >= 2**31
+    beside = tile.side_by_side(itemsize)
+    wide = max(n * x_row, max(n, q) * d) >= 2**31
     shape: dict[str, int | bool] = {"BA": tile.rows // beside, "BB": beside, "BD": tile.features}
     return {**shape, "WIDE": wide, "EDGE": d % tile.features != 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -111,7 +111,8 @@ class PMDN(MetadataLayer):
             self.register_buffer(f"{prefix}_{name}", value)
 
     def _gain(self, prefix: str) -> GainState:
-        return GainState(*(getattr(self, f"{prefix}_{name}") for name in GainState._fields))
+        buffers: dict[str, Any] = self._buffers  # torch looks for attributes in three places
+        return GainState(*(buffers[f"{prefix}_{name}"] for name in GainState._fields))
 
     def _beta(self) -> Tensor:
         return self.beta.reshape(self._directions, self._features)
