@@ -1,6 +1,8 @@
 """What is measured, what is claimed of it, and the page made from it."""
 
+import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -55,6 +57,20 @@ def test_pmdn_keeps_no_copy_of_the_features_for_backward_where_batch_norm_does(c
     features = 64 * 512 * 4
     assert kept_bytes(lambda: relu(layer(first(x), metadata))) - plain < 0.05 * features
     assert kept_bytes(lambda: relu(norm(first(x)))) - plain >= features
+
+
+def test_looking_at_what_is_kept_keeps_nothing():
+    """A leak of every network's activations: the captured steps at the end of a run would find no memory left."""
+    x, seen = torch.randn(4, requires_grad=True), []
+
+    def forward():
+        hidden = x.exp()
+        seen.append(weakref.ref(hidden))
+        return hidden.exp()
+
+    assert kept_bytes(forward) == 2 * 4 * 4
+    gc.collect()
+    assert seen[0]() is None
 
 
 def test_calls_that_are_compared_take_turns():
@@ -137,7 +153,7 @@ def test_the_page_says_plainly_which_claims_held(quick):
     assert "1 of 2 held; those that did not come first." in text
     assert "| training step with PMDN over the plain one: net, batch 2, eager | 1.1 | 1.15 | **not held** |" in text
     assert "| net | 2 | eager | 1.00 s | 1.20 | 1.15 |" in text
-    assert "Left out, for time: growth: samples." in text
+    assert "Not measured: growth: samples." in text
     assert "No figures of a GPU are here yet." in text
 
 

@@ -8,6 +8,10 @@ from deconfound.benchmarks import claims
 from deconfound.benchmarks.job import Row
 from deconfound.benchmarks.store import Result, rows
 
+MODES = """ In the mode "graph" a step is captured in one CUDA
+graph; "compiled" is `torch.compile`, on a GPU with `mode="reduce-overhead"`, which makes CUDA graphs by itself. In both
+the host, which issues one kernel after the other in eager code, no longer counts."""
+
 
 def claimed(result: Result) -> str:
     """How many claims the run confirms, and each of them with what was found; the refuted ones first."""
@@ -47,7 +51,10 @@ def _steps(found: list[Row]) -> str:
         times.append((network, str(batch), mode, _plain(plain), *map(_ratio, of)))
         if "kept_bytes" in plain:
             memory.append((network, str(batch), _bytes(plain["features_bytes"]), *(_kept(row, plain) for row in of)))
-    text = "### Whole training steps\n\nForward, backward and Adam; time over the plain network's.\n\n"
+    text = "### Whole training steps\n\nForward, backward and Adam; time over the plain network's."
+    if any(row["mode"] != "eager" for row in found):
+        text += MODES
+    text += "\n\n"
     text += table(("network", "batch", "mode", "plain", *others), times)
     if memory:
         peaks = any("peak_bytes" in row for row in found)

@@ -113,15 +113,16 @@ def ratio(times: Sequence[float], plain: Sequence[float]) -> float:
 
 def kept_bytes(forward: Call) -> int:
     """Bytes that autograd keeps for backward after a forward pass, each piece of memory once."""
-    kept: dict[int, torch.Tensor] = {}
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor.detach()  # a graph that holds its own results is never freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()  # held, so that no address is given out twice
-    total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    total = sum(storage.nbytes() for storage in kept.values())
     del result
     return total
 
