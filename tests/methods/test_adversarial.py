@@ -103,6 +103,17 @@ def same_heads(model):
     return nn.ModuleList(Head(head.place, head.confound, 32, 64) for head in model.heads)
 
 
+def test_a_warmup_is_over_when_the_weight_is_full(problem):
+    model, batch = prepare("adversarial", problem, warmup=2), next(iter(problem.batches(20)))
+    left = []
+    for _ in range(5):
+        left.append(model.warming)
+        model.loss(batch, binary_cross_entropy_with_logits)
+    assert left == [4, 3, 2, 1, 0]
+    assert model._share() == 1
+    assert prepare("adversarial", problem).warming == 0
+
+
 def test_a_warmup_goes_on_where_a_checkpoint_left_it(problem):
     model = prepare("adversarial", problem, warmup=2)
     batch = next(iter(problem.batches(80)))

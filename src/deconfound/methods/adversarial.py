@@ -33,7 +33,8 @@ class Adversarial(Method):
         setting: The problem.
         weight: Of the heads' term in the network's gradient.
         warmup: For so many batches the network learns its task alone while the heads learn what it gives away; over
-            as many again the weight rises to its full. For networks that the heads would keep from learning at all.
+            as many again the weight rises to its full, and epochs from then on compete for the best. For networks that
+            the heads would keep from learning at all.
         hidden: Width of a head's hidden layer; 0 makes it linear.
         window: Over how many samples at least a correlation is taken, once so many have been seen.
         controls_only: Look at the controls alone, as the paper does, where label and confound go together.
@@ -93,6 +94,11 @@ class Adversarial(Method):
             found[f"correlation/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
         parts = {name: value.detach() for name, value in found.items()}
         return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
+
+    @property
+    def warming(self) -> int:
+        """Until the weight has reached its full."""
+        return max(0, 2 * self.warmup - int(self.batches))
 
     def _share(self) -> Tensor:
         """How much of the weight counts by now; a tensor, because a GPU need not be waited for."""

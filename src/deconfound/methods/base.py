@@ -150,6 +150,11 @@ class Method(nn.Module, ABC):
         return []
 
     @property
+    def warming(self) -> int:
+        """For how many more batches the method does not yet do what it is there for; no epoch before is the best."""
+        return 0
+
+    @property
     def network(self) -> nn.Module:
         """The user's network inside, whose modules hooks may read features from."""
         return self.model.network if isinstance(self.model, NormalizedModel) else self.model

@@ -18,6 +18,7 @@ from torch import Tensor
 from deconfound.errors import RunError
 from deconfound.methods.base import Criterion, Method
 from deconfound.training.batches import Batch, held_out, seed_for, training_batch
+from deconfound.training.best import Best
 from deconfound.training.config import Training
 from deconfound.training.files import read_checked, write_checked
 from deconfound.training.needs import need
@@ -122,7 +123,7 @@ class Keeper(Callback):
     def __init__(self, path: Path, epochs: int, patience: int | None, seconds: float, tick: Tick | None) -> None:
         self.path, self.epochs, self.patience, self.seconds, self.tick = path, epochs, patience, seconds, tick
         self.history: list[dict[str, float]] = []
-        self.best: dict[str, Any] = {"epoch": -1, "loss": math.inf, "weights": None}
+        self.best = Best()
         self.finished = False
         self._saved_at = time.monotonic()
 
@@ -133,11 +134,12 @@ class Keeper(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs."""
-        return {"history": self.history, "best": self.best, "finished": self.finished}
+        return {"history": self.history, "best": vars(self.best), "finished": self.finished}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        self.history, self.best, self.finished = (state_dict[key] for key in ("history", "best", "finished"))
+        self.history, self.finished = state_dict["history"], state_dict["finished"]
+        self.best = Best(**state_dict["best"])
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the epoch, keep it if it is the best, and stop if the last best one is too long ago."""
@@ -150,17 +152,17 @@ class Keeper(Callback):
                     "training.clip, or look for extreme inputs."
                 )
         self.history.append({"epoch": epoch, **values})
-        if values["val_loss"] < self.best["loss"]:
-            weights = trainer.strategy.lightning_module_state_dict()
-            self.best = {"epoch": epoch, "loss": values["val_loss"], "weights": _copied(weights)}
-        waited = epoch - self.best["epoch"]
-        self.finished = epoch + 1 >= self.epochs or (self.patience is not None and waited >= self.patience)
+        loss, warming = values["val_loss"], pl_module.method.warming > 0
+        if self.best.yields_to(loss, warming):
+            self.best = Best(epoch, loss, _copied(trainer.strategy.lightning_module_state_dict()), warming)
+        in_vain = self.patience is not None and self.best.waited(epoch) >= self.patience
+        self.finished = epoch + 1 >= self.epochs or in_vain
         trainer.should_stop = self.finished
         if self.finished or time.monotonic() - self._saved_at >= self.seconds:
             trainer.save_checkpoint(self.path)
             self._saved_at = time.monotonic()
         if self.tick is not None and trainer.is_global_zero:
-            self.tick(epoch + 1, self.epochs, self.best["loss"])
+            self.tick(epoch + 1, self.epochs, self.best.loss)
 
 
 class WholeFiles(CheckpointIO):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
 from deconfound.methods import method as method_named
-from deconfound.methods.base import Setting, TrainingBatch
+from deconfound.methods.base import Method, Setting, TrainingBatch
 from deconfound.training.config import Config
 from deconfound.training.loading import listed
 from deconfound.training.networks import NETWORKS, build_network
@@ -38,6 +40,18 @@ def rehearse(problem: Problem) -> None:
     with torch.random.fork_rng():
         network = build_network(config.network.name, shape, task.outputs, config.network.options)
         try:
-            method_named(config.method.name).make(network, setting, options)
+            made = method_named(config.method.name).make(network, setting, options)
+            _must_warm_up(made, problem)
         except DeconfoundError as fault:
             raise OptionError(listed("the config", [f"method {config.method.name!r}: {fault}"])) from fault
+
+
+def _must_warm_up(made: Method, problem: Problem) -> None:
+    """Otherwise a run would give a network that the method has never done anything to."""
+    training = problem.config.training
+    batches = training.epochs * math.ceil(min(len(fold.train) for fold in problem.folds) / training.batch_size)
+    if made.warming >= batches:
+        raise OptionError(
+            f"a warm-up must end before training does; got {made.warming} batches of warm-up and {batches} of training "
+            f"({training.epochs} epochs). Lower warmup, or raise training.epochs."
+        )

@@ -22,6 +22,7 @@ from deconfound.errors import RunError
 from deconfound.experiments.mri.plan import Arm, Plan
 from deconfound.methods import Method, Setting, TrainingBatch, method
 from deconfound.models import ResNet3D
+from deconfound.training.best import Best
 from deconfound.training.losses import focal
 from deconfound.training.splits import Fold
 
@@ -175,7 +176,7 @@ class Trainer:
         lr = self.plan.lr * math.sqrt(batch_size / 20)
         optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay, fused=True)
         history: list[dict[str, float]] = []
-        best: tuple[float, int, dict[str, Any]] = (math.inf, -1, {})
+        best = Best()
         epochs = self.plan.epochs_for(batch_size, len(self.fold.train))
         for epoch in range(epochs):
             trained = self.epoch(made, optimizer, batch_size, epoch)
@@ -185,15 +186,16 @@ class Trainer:
             history.append({"epoch": epoch, "train_loss": trained, "val_loss": validated})
             if not math.isfinite(trained) or not math.isfinite(validated):
                 raise RunError(f"the losses must be finite; got {trained} and {validated} in epoch {epoch}. Lower lr.")
-            if validated < best[0]:
-                best = (validated, epoch, copy.deepcopy(made.state_dict()))
-            if epoch - best[1] >= self.plan.patience * epochs:
+            warming = made.warming > 0
+            if best.yields_to(validated, warming):
+                best = Best(epoch, validated, copy.deepcopy(made.state_dict()), warming)
+            if best.waited(epoch) >= self.plan.patience * epochs:
                 break
-        made.load_state_dict(best[2])
+        made.load_state_dict(best.weights)
         made.eval()
         with self.precision():
             made.settle(self.held_out)
-        return made, history, best[1]
+        return made, history, best.epoch
 
     def prepare(self, arm: Arm) -> Method:
         """An arm's method around a new network, on the device."""

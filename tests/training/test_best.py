@@ -1,0 +1,66 @@
+"""An epoch in which a method is still warming up is not the best one, however low its loss."""
+
+import itertools
+
+import pytest
+
+from deconfound.errors import OptionError
+from deconfound.training.best import Best
+from deconfound.training.engine import Engine
+from deconfound.training.problem import open_problem
+from deconfound.training.rehearsal import rehearse
+from deconfound.training.run import fit
+from tests.training import tiny
+
+
+def best_of(*epochs):
+    """The best of some (loss, warming)."""
+    best = Best()
+    for epoch, (loss, warming) in enumerate(epochs):
+        if best.yields_to(loss, warming):
+            best = Best(epoch, loss, {}, warming)
+    return best
+
+
+def test_the_lowest_loss_wins_among_epochs_in_which_the_method_is_in_force():
+    assert best_of((3.0, False), (1.0, False), (2.0, False)).epoch == 1
+    assert best_of((1.0, True), (0.5, True), (3.0, False), (2.0, False), (2.5, False)).epoch == 3
+    assert best_of((1.0, True), (0.5, True), (0.7, True)).epoch == 1
+
+
+def test_a_method_that_is_warming_up_is_waited_for():
+    assert Best().waited(7) == 0
+    assert best_of((0.5, True)).waited(7) == 0
+    assert best_of((0.5, True), (2.0, False)).waited(7) == 6
+
+
+def rising(monkeypatch):
+    """Validation losses 1, 2, 3, …: by them the first epoch is the best."""
+    counted, means = itertools.count(1), Engine.epoch_means
+    monkeypatch.setattr(Engine, "epoch_means", lambda self: means(self) | {"val_loss": float(next(counted))})
+
+
+def config(tmp_path, warmup, **training):
+    splits = {"folds": 2, "validation": 0.2}
+    method = {"name": "adversarial", "options": {"adversarial": {"warmup": warmup}}}
+    path = tiny.write(tmp_path)
+    training = {"epochs": 6, "batch_size": 16, "accelerator": "cpu"} | training
+    return tiny.config(path, tmp_path / "run", method=method, training=training, splits=splits)
+
+
+@pytest.mark.parametrize(("warmup", "best"), [(0, 0), (2, 1), (3, 2)])
+def test_a_run_keeps_the_first_epoch_at_whose_end_the_weight_is_full(tmp_path, monkeypatch, warmup, best):
+    """Two batches an epoch, and twice the warm-up until the weight is full."""
+    rising(monkeypatch)
+    assert [fold["best_epoch"] for fold in fit(config(tmp_path, warmup))["folds"]] == [best, best]
+
+
+def test_patience_begins_after_the_warmup(tmp_path, monkeypatch):
+    rising(monkeypatch)
+    assert [fold["epochs"] for fold in fit(config(tmp_path, 3, patience=1))["folds"]] == [4, 4]
+
+
+def test_a_warmup_that_does_not_end_is_told_before_training(tmp_path):
+    with pytest.raises(OptionError, match="a warm-up must end before training does; got 12 batches of warm-up and 12"):
+        rehearse(open_problem(config(tmp_path, 6)))
+    rehearse(open_problem(config(tmp_path, 5)))
