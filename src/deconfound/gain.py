@@ -18,6 +18,7 @@ another part noisy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,8 +60,15 @@ def new_state(sizes: Sequence[int], features: int) -> GainState:
 
 
 def spacing(features: int) -> int:
-    """How far runs are apart; where every feature is measured, `RUN`."""
-    return RUN * max(1, features // MEASURED_FEATURES)
+    """How far runs are apart; where every feature is measured, `RUN`.
+
+    A prime number of runs: a row, slice or channel of an image is often a multiple of others, and all would lie at its
+    edge.
+    """
+    every = max(1, features // MEASURED_FEATURES)
+    while any(every % factor == 0 for factor in range(2, math.isqrt(every) + 1)):
+        every += 1
+    return RUN * every
 
 
 def measured(matrix: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 
 import deconfound as dc
 from deconfound import gain, kernels
-from deconfound.kernels import launch, ops, tiles
+from deconfound.kernels import deciding, launch, ops, tiles
 from deconfound.kernels.tiles import Tile
 
 # The interpreter multiplies with NumPy, which warns of what is not finite.
@@ -134,7 +134,7 @@ LAYERS = {
     "fixed": (7, {"step": 0.1}),
     "frozen": (7, {"gradient": "frozen"}),
     "shared": ((3, 4, 2), {"share": "positions"}),
-    "images": ((3, 4, 2), {}),
+    "images": ((3, 5, 4), {}),  # the same
 }
 
 
@@ -191,6 +191,24 @@ def test_the_layer_trains_as_in_torch(monkeypatch, name, masked):
     got, expected = both(monkeypatch, *LAYERS[name], torch.float32, masked)
     assert_close(got, expected, rtol=2e-4, atol=2e-5)
     assert got[1]["beta"].abs().max() > 0.1
+
+
+@pytest.fixture
+def narrow_parts(monkeypatch):
+    """So few measured features in a program that several share a sample."""
+    plans = (deciding._step_plan, deciding._response_plan)
+    monkeypatch.setattr(deciding, "WIDTH", 16)
+    for plan in plans:
+        plan.cache_clear()
+    yield
+    for plan in plans:
+        plan.cache_clear()
+
+
+def test_programs_that_share_a_sample_add_up(monkeypatch, narrow_parts):
+    got, expected = both(monkeypatch, *LAYERS["wide"], torch.float32)
+    assert got[1]["gain_trend"].shape[1] > deciding.WIDTH
+    assert_close(got, expected, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["images", "shared"])

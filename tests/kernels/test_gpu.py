@@ -79,3 +79,19 @@ def test_the_layer_trains_as_in_torch(cohort, monkeypatch, features, dtype):
     tolerance = {"rtol": 1e-3, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two, **tolerance)
+
+
+def test_the_program_that_comes_last_has_seen_all_others(cohort):
+    """If it decided too early, some of many equal steps would end elsewhere: all sums have a fixed order."""
+    layer = dc.PMDN(cohort.design, 2047).cuda().train()
+    metadata = cohort.metadata[:100].float().cuda()
+    x = torch.randn(100, 2047, device="cuda", generator=torch.Generator("cuda").manual_seed(0)) + metadata[:, :1]
+    start, first = copy.deepcopy(layer.state_dict()), None
+    for _ in range(200):
+        layer.load_state_dict(start)
+        leaf = x.clone().requires_grad_()
+        layer(leaf, metadata).square().mean().backward()
+        state = {name: value.clone() for name, value in layer.state_dict().items()}
+        first = first or state
+        assert all(torch.equal(state[name], value) for name, value in first.items())
+    assert first["gain_samples"] == 100

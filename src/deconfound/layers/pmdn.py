@@ -91,6 +91,7 @@ class PMDN(MetadataLayer):
         super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
         self.gradient = gradient
         self.step = step
+        self._runs = (RUN, spacing(self._features))
         self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
         self._register_gain("gain", self._groups)
         self.register_buffer("prior", torch.tensor([START, START, 0.0]), persistent=False)
@@ -135,7 +136,7 @@ class PMDN(MetadataLayer):
         if processes() > 1 or not self._may_update():
             return None
         response = self._response() if self.gradient == "bilevel" else ()
-        rule = Rule(tuple(self._groups), self._fixed_step(), (RUN, spacing(self._features)), self.share is not None)
+        rule = Rule(tuple(self._groups), self._fixed_step(), self._runs, self.share is not None)
         flat = self._flatten(x) if self.share else x
         work = Work(rows.removal, rows.fit, self.prior, self._beta(), self._gain("gain"), self.skipped, response)
         out: Tensor = FusedResidual.apply(flat, rule, work)
