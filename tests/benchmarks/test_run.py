@@ -4,10 +4,12 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
-from deconfound.benchmarks import rehearsal, run, store
+from deconfound.benchmarks import networks, rehearsal, run, store
+from deconfound.benchmarks.cohort import metadata
 from deconfound.benchmarks.job import Job
 from deconfound.cli.bench import bench
 from deconfound.errors import OptionError
@@ -180,3 +182,15 @@ def test_a_rehearsal_that_takes_too_long_is_ended(monkeypatch):
     rehearsal.rehearse(("cpu", None, None, True), [job], run.Watcher(), minutes=1e-6)
     assert len(started) == 3
     assert all(helper.poll() is not None for helper in started)
+
+
+def test_a_compiled_network_with_norms_is_not_taken_for_the_plain_one():
+    """As torch's compiler takes one whose norms hang on it as hooks."""
+    torch._dynamo.reset()
+    case = networks.cases(quick=True)[0]
+    design, _ = metadata(case.batch)
+    plain, normed = (networks.with_method(case, method, design, "cpu") for method in ("none", "batchnorm"))
+    for model in (plain, normed):
+        torch.compile(model, backend="eager")(torch.randn(case.batch, *case.shape))
+    norms = [module for module in normed.modules() if hasattr(module, "num_batches_tracked")]
+    assert [int(norm.num_batches_tracked) for norm in norms] == [1, 1, 1]

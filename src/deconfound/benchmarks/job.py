@@ -20,7 +20,7 @@ class Job:
         name: What is measured, for people; unique within the section.
         rows: Measures.
         rehearsals: Pieces of it that processes beside one another can rehearse; none if there is nothing to compile.
-        late: Whether it waits for all that are not: it takes long, and no other figure needs it.
+        late: Whether it waits for all that are not: it takes long, or could spoil what comes after it.
     """
 
     section: str

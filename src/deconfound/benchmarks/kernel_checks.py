@@ -14,7 +14,7 @@ from deconfound.benchmarks.timing import Call, Clock, ratio
 from deconfound.kernels.tiles import Tile, products, subtraction, whole_pass
 
 Q, CONFOUNDS = 7, 5
-# Odd sizes, one sample, one feature, many regressors, more samples than one block holds.
+# Odd sizes, one sample, many regressors, more samples than one block holds.
 SHAPES = ((37, 1001, 8, 6), (1, 5, 3, 2), (200, 84, 7, 5), (3000, 130, 8, 6), (64, 999, 30, 27), (240, 4096, 7, 5))
 TILES: dict[tuple[int, int], tuple[Tile, ...]] = {
     (240, 262_144): (Tile(64, 32, 4), Tile(64, 16, 4), Tile(32, 16, 2), Tile(128, 32, 8), Tile(32, 32, 4)),
@@ -44,7 +44,7 @@ def tile_jobs(device: str, quick: bool = False) -> list[Job]:
 
 
 def check(device: str) -> Iterator[dict[str, Any]]:
-    """Relative errors against float64; outputs are poisoned before."""
+    """Relative errors against float64."""
     from deconfound.kernels import launch
 
     rounding = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -127,18 +126,20 @@ def _outputs(network: nn.Module, at: tuple[str, ...], example: Tensor) -> dict[s
 
 def _with_norms(network: nn.Module, at: tuple[str, ...], example: Tensor, method: str) -> nn.Module:
     """Usual normalisation in the same places."""
-    for index, (path, output) in enumerate(_outputs(network, at, example).items()):
-        norm = _norm(output.shape, method).to(example.device)
-        network.register_module(f"norm{index}", norm)
-        network.get_submodule(path).register_forward_hook(_After(norm))
+    for path, output in _outputs(network, at, example).items():
+        norm = _After(_norm(output.shape, method).to(example.device))
+        network.set_submodule(path, nn.Sequential(network.get_submodule(path), norm))
     return network
 
 
-class _After:
+class _After(nn.Module):
+    """As a module of its own: torch's compiler would take a network with a hook for the one without."""
+
     def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
         self.norm = norm
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    def forward(self, output: Tensor) -> Tensor:
         """Normalise; batch normalisation wants channels second."""
         tokens = output.ndim == 3 and isinstance(self.norm, nn.BatchNorm1d)
         result: Tensor = self.norm(output.transpose(1, 2)).transpose(1, 2) if tokens else self.norm(output)

@@ -8,9 +8,10 @@ from deconfound.benchmarks import claims
 from deconfound.benchmarks.job import Row
 from deconfound.benchmarks.store import Result, rows
 
-MODES = """ In the mode "graph" a step is captured in one CUDA
-graph; "compiled" is `torch.compile`, on a GPU with `mode="reduce-overhead"`, which makes CUDA graphs by itself. In both
-the host, which issues one kernel after the other in eager code, no longer counts."""
+ABOUT_MODES = """In the mode "graph" a whole step is captured in one CUDA graph,
+so that the host, which issues one kernel after the other in eager code, no longer counts; "compiled" is
+`torch.compile`, on a GPU with `mode="reduce-overhead"`, which captures forward and backward by itself and leaves the
+rest of the step to the host."""
 
 
 def claimed(result: Result) -> str:
@@ -53,7 +54,7 @@ def _steps(found: list[Row]) -> str:
             memory.append((network, str(batch), _bytes(plain["features_bytes"]), *(_kept(row, plain) for row in of)))
     text = "### Whole training steps\n\nForward, backward and Adam; time over the plain network's."
     if any(row["mode"] != "eager" for row in found):
-        text += MODES
+        text += f" {ABOUT_MODES}"
     text += "\n\n"
     text += table(("network", "batch", "mode", "plain", *others), times)
     if memory:
