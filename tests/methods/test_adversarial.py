@@ -107,11 +107,11 @@ def test_a_warmup_is_over_when_the_weight_is_full(problem):
     model, batch = prepare("adversarial", problem, warmup=2), next(iter(problem.batches(20)))
     left = []
     for _ in range(5):
-        left.append(model.warming)
+        left.append(model.batches_to_warm_up)
         model.loss(batch, binary_cross_entropy_with_logits)
     assert left == [4, 3, 2, 1, 0]
     assert model._share() == 1
-    assert prepare("adversarial", problem).warming == 0
+    assert prepare("adversarial", problem).batches_to_warm_up == 0
 
 
 def test_a_warmup_goes_on_where_a_checkpoint_left_it(problem):

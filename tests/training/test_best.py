@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, RunError
 from deconfound.training.best import Best
-from deconfound.training.engine import Engine
+from deconfound.training.engine import Engine, Keeper
 from deconfound.training.problem import open_problem
 from deconfound.training.rehearsal import rehearse
 from deconfound.training.run import fit
@@ -58,6 +58,18 @@ def test_a_run_keeps_the_first_epoch_at_whose_end_the_weight_is_full(tmp_path, m
 def test_patience_begins_after_the_warmup(tmp_path, monkeypatch):
     rising(monkeypatch)
     assert [fold["epochs"] for fold in fit(config(tmp_path, 3, patience=1))["folds"]] == [4, 4]
+
+
+def test_a_resumed_run_of_before_there_was_a_warmup_keeps_its_best_epoch(tmp_path):
+    keeper = Keeper(tmp_path / "last.ckpt", 5, None, 30.0, None)
+    keeper.load_state_dict({"history": [], "finished": False, "best": {"epoch": 3, "loss": 1.0, "weights": {}}})
+    assert not keeper.best.yields_to(2.0, warming=False)
+    assert keeper.best.waited(5) == 2
+
+
+def test_a_warmup_that_does_not_end_is_told_where_nothing_was_rehearsed(tmp_path):
+    with pytest.raises(RunError, match="a warm-up must end before training does; got 12 batches of warm-up and 12"):
+        fit(config(tmp_path, 6))
 
 
 def test_a_warmup_that_does_not_end_is_told_before_training(tmp_path):

@@ -96,7 +96,7 @@ class Adversarial(Method):
         return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
 
     @property
-    def warming(self) -> int:
+    def batches_to_warm_up(self) -> int:
         """Until the weight has reached its full."""
         return max(0, 2 * self.warmup - int(self.batches))
 

@@ -150,7 +150,7 @@ class Method(nn.Module, ABC):
         return []
 
     @property
-    def warming(self) -> int:
+    def batches_to_warm_up(self) -> int:
         """For how many more batches the method does not yet do what it is there for; no epoch before is the best."""
         return 0
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from deconfound.errors import RunError
 from deconfound.methods.base import Criterion, Method
 from deconfound.training.batches import Batch, held_out, seed_for, training_batch
-from deconfound.training.best import Best
+from deconfound.training.best import Best, endless
 from deconfound.training.config import Training
 from deconfound.training.files import read_checked, write_checked
 from deconfound.training.needs import need
@@ -94,7 +94,10 @@ class Engine(LightningModule):
             seed_all(seed_for(self.seed, "epoch", self.current_epoch, self.global_rank))
 
     def on_train_start(self) -> None:
-        """Restore the method's own optimisers once their parameters lie on the device."""
+        """Restore the method's own optimisers once their parameters lie on the device; refuse a warm-up without end."""
+        epochs = self.options.epochs - self.current_epoch
+        if fault := endless(self.method.batches_to_warm_up, epochs * int(self.trainer.num_training_batches), epochs):
+            raise RunError(fault)
         for optimizer, state in zip(self.method.own_optimizers(), self._own_states, strict=False):
             optimizer.load_state_dict(state)
 
@@ -139,7 +142,7 @@ class Keeper(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         self.history, self.finished = state_dict["history"], state_dict["finished"]
-        self.best = Best(**state_dict["best"])
+        self.best = Best(**{"warming": False} | state_dict["best"])  # older checkpoints know of no warm-up
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the epoch, keep it if it is the best, and stop if the last best one is too long ago."""
@@ -152,7 +155,7 @@ class Keeper(Callback):
                     "training.clip, or look for extreme inputs."
                 )
         self.history.append({"epoch": epoch, **values})
-        loss, warming = values["val_loss"], pl_module.method.warming > 0
+        loss, warming = values["val_loss"], pl_module.method.batches_to_warm_up > 0
         if self.best.yields_to(loss, warming):
             self.best = Best(epoch, loss, _copied(trainer.strategy.lightning_module_state_dict()), warming)
         in_vain = self.patience is not None and self.best.waited(epoch) >= self.patience

@@ -170,7 +170,7 @@ class Trainer:
         return Outcome(self.fold.test, logits, features, free, history, best, seconds)
 
     def train(self, arm: Arm, batch_size: int) -> tuple[Method, list[dict[str, float]], int]:
-        """The method at the epoch with the lowest validation loss, the history, and that epoch."""
+        """The method at its best epoch, the history, and that epoch; see `Best`."""
         torch.manual_seed(self.seed)
         made = self.prepare(arm)
         lr = self.plan.lr * math.sqrt(batch_size / 20)
@@ -186,11 +186,16 @@ class Trainer:
             history.append({"epoch": epoch, "train_loss": trained, "val_loss": validated})
             if not math.isfinite(trained) or not math.isfinite(validated):
                 raise RunError(f"the losses must be finite; got {trained} and {validated} in epoch {epoch}. Lower lr.")
-            warming = made.warming > 0
+            warming = made.batches_to_warm_up > 0
             if best.yields_to(validated, warming):
                 best = Best(epoch, validated, copy.deepcopy(made.state_dict()), warming)
             if best.waited(epoch) >= self.plan.patience * epochs:
                 break
+        if best.warming:
+            raise RunError(
+                f"a warm-up must end before training does; got {made.batches_to_warm_up} batches left of it after "
+                f"{len(history)} epochs of arm {arm.title!r}. Lower its warmup."
+            )
         made.load_state_dict(best.weights)
         made.eval()
         with self.precision():

@@ -120,8 +120,10 @@ class Learner:
             return
         here, there = torch.cuda.current_stream(), self._replay.stream
         here.wait_stream(there)
-        yield
-        there.wait_stream(here)
+        try:
+            yield
+        finally:
+            there.wait_stream(here)
 
     def _capture(self) -> _Replay:
         start = self.copied()
