@@ -40,5 +40,5 @@ def endless(to_warm_up: int, batches: int, epochs: int) -> str | None:
         return None
     return (
         f"a warm-up must end before training does; got {to_warm_up} batches of warm-up and {batches} of training "
-        f"({epochs} epochs). Lower warmup, or raise training.epochs."
+        f"({epochs} epochs). Lower warmup, or train for more epochs."
     )

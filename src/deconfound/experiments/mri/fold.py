@@ -22,7 +22,7 @@ from deconfound.errors import RunError
 from deconfound.experiments.mri.plan import Arm, Plan
 from deconfound.methods import Method, Setting, TrainingBatch, method
 from deconfound.models import ResNet3D
-from deconfound.training.best import Best
+from deconfound.training.best import Best, endless
 from deconfound.training.losses import focal
 from deconfound.training.splits import Fold
 
@@ -177,7 +177,10 @@ class Trainer:
         optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay, fused=True)
         history: list[dict[str, float]] = []
         best = Best()
-        epochs = self.plan.epochs_for(batch_size, len(self.fold.train))
+        rows = len(self.fold.train)
+        epochs = self.plan.epochs_for(batch_size, rows)
+        if fault := endless(made.batches_to_warm_up, epochs * math.ceil(rows / batch_size), epochs):
+            raise RunError(fault)
         for epoch in range(epochs):
             trained = self.epoch(made, optimizer, batch_size, epoch)
             made.eval()
@@ -191,11 +194,6 @@ class Trainer:
                 best = Best(epoch, validated, copy.deepcopy(made.state_dict()), warming)
             if best.waited(epoch) >= self.plan.patience * epochs:
                 break
-        if best.warming:
-            raise RunError(
-                f"a warm-up must end before training does; got {made.batches_to_warm_up} batches left of it after "
-                f"{len(history)} epochs of arm {arm.title!r}. Lower its warmup."
-            )
         made.load_state_dict(best.weights)
         made.eval()
         with self.precision():
