@@ -18,7 +18,6 @@ another part noisy.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,9 +30,6 @@ WINDOW = 300.0
 BATCHES = 5.0
 # The plain average never reaches further back than this many samples.
 LONGEST = 20_000.0
-# ρ is measured on about so many features: runs of neighbours, which lie together in memory, evenly spaced.
-MEASURED_FEATURES = 1024
-RUN = 8
 
 
 class GainState(NamedTuple):
@@ -52,29 +48,10 @@ class GainState(NamedTuple):
     trend: Tensor
 
 
-def new_state(sizes: Sequence[int], features: int) -> GainState:
-    """The state before the first batch, for groups of so many rows each."""
-    _, some = measured(torch.empty(1, features, device="meta")).shape
-    trend = torch.zeros(sum(sizes), some)
+def new_state(sizes: Sequence[int], measured: int) -> GainState:
+    """The state before the first batch, for groups of so many rows each and so many measured features."""
+    trend = torch.zeros(sum(sizes), measured)
     return GainState(torch.zeros(len(sizes)), torch.zeros(()), torch.zeros(len(sizes)), trend)
-
-
-def spacing(features: int) -> int:
-    """How far runs are apart; where every feature is measured, `RUN`.
-
-    A prime number of runs: a row, slice or channel of an image is often a multiple of others, and all would lie at its
-    edge.
-    """
-    every = max(1, features // MEASURED_FEATURES)
-    while any(every % factor == 0 for factor in range(2, math.isqrt(every) + 1)):
-        every += 1
-    return RUN * every
-
-
-def measured(matrix: Tensor) -> Tensor:
-    """The features that are measured, of a matrix with d of them in each row."""
-    apart = spacing(matrix.shape[1])
-    return matrix if apart == RUN else matrix.unfold(1, RUN, apart).flatten(1)
 
 
 def spread(gains: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound import gain, kernels
+from deconfound import kernels, measured
 from deconfound.kernels import deciding, launch, ops, tiles
 from deconfound.kernels.tiles import Tile
 
@@ -162,7 +162,7 @@ def train(layer, shape, dtype, masked=False, last=False, steps=4, break_at=None)
 
 def both(monkeypatch, shape, options, *arguments, **named):
     """The same training by the kernels and by torch."""
-    monkeypatch.setattr(gain, "MEASURED_FEATURES", 20)
+    monkeypatch.setattr(measured, "MEASURED_FEATURES", 20)
     design = DESIGN.fit(TABLE)
     shape = (shape,) if isinstance(shape, int) else shape
     fused = dc.PMDN(design, shape, **options)

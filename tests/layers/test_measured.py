@@ -1,57 +1,98 @@
 """The features that the gain is measured on."""
 
+import math
+
 import pytest
 import torch
 
 import deconfound as dc
-from deconfound import gain
+from deconfound.gain import new_state
+from deconfound.measured import MEASURED_FEATURES, Measured, measured_in
+
+SHAPES = [
+    (128, 28, 28), (256, 14, 14), (64, 56, 56), (64, 112, 112), (64, 64, 64), (16, 32, 32, 32), (1, 64, 64, 64),
+    (4, 32, 32), (16, 28, 28), (32, 24, 24), (512, 7, 7), (197, 768),
+]  # fmt: skip
+# A prime number of runs would see little of these.
+HARD = [
+    (8, 28, 28), (10, 28, 28), (2, 56, 56), (6, 24, 24), (13, 20, 20), (8, 16, 16), (20, 26, 26), (128, 96, 96),
+    (384, 32, 32, 32), (384, 91, 109),
+]  # fmt: skip
+
+
+def places(shape, measured):
+    return measured.of(torch.arange(math.prod(shape))[None])[0]
+
+
+def unseen(shape, measured):
+    """The widest part of a row, slice or channel, as a share of it, that no run ever covers."""
+    widest = 0.0
+    for axis in range(1, len(shape)):
+        period = math.prod(shape[axis:])
+        seen = (places(shape, measured) % period).unique()
+        gaps = torch.cat([seen, seen[:1] + period]).diff() - 1
+        widest = max(widest, gaps.max().item() / period)
+    return widest
 
 
 @pytest.mark.parametrize("features", [1, 7, 8, 84, 1023, 1024, 2047])
 def test_up_to_twice_the_number_every_feature_is_measured(features):
     matrix = torch.arange(2.0 * features).view(2, features)
-    assert torch.equal(gain.measured(matrix), matrix)
+    assert torch.equal(measured_in((features,)).of(matrix), matrix)
 
 
 @pytest.mark.parametrize("features", [2048, 2100, 12_544, 73_728, 151_296, 262_144, 1_000_003])
 def test_of_more_features_runs_of_neighbours_are_measured_from_end_to_end(features):
-    places = gain.measured(torch.arange(features)[None])[0]
-    runs = places.view(-1, gain.RUN)
-    assert torch.equal(runs, runs[:, :1] + torch.arange(gain.RUN))
-    assert (runs[1:, 0] - runs[:-1, 0]).unique().tolist() == [gain.spacing(features)]
-    assert runs[0, 0] == 0
-    assert features - places[-1] <= gain.spacing(features)
-    assert 850 < len(places) < 2048
+    measured = measured_in((features,))
+    found = places((features,), measured)
+    each = found.view(-1, measured.run)
+    assert torch.equal(each, each[:, :1] + torch.arange(measured.run))
+    assert (each[1:, 0] - each[:-1, 0]).unique().tolist() == [measured.apart]
+    assert each[0, 0] == 0
+    assert features - found[-1] <= measured.apart
+    assert 850 < len(found) < 2048
 
 
 def test_the_state_has_a_trend_for_each_of_them():
-    assert gain.new_state([2, 0, 1], 84).trend.shape == (3, 84)
-    assert gain.new_state([2, 0, 1], 12_544).trend.shape == (3, len(gain.measured(torch.zeros(1, 12_544))[0]))
+    assert new_state([2, 0, 1], 84).trend.shape == (3, 84)
+    design = dc.Design(confounds=["age"]).fit({"age": [50.0, 60.0, 70.0]})
+    layer = dc.PMDN(design, (16, 28, 28))
+    assert layer.gain_trend.shape == (2, len(places((16, 28, 28), measured_in((16, 28, 28)))))
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        (128, 28, 28), (256, 14, 14), (64, 56, 56), (64, 112, 112), (64, 64, 64), (16, 32, 32, 32), (1, 64, 64, 64),
-        (4, 32, 32), (16, 28, 28), (32, 24, 24), (512, 7, 7), (197, 768),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_they_lie_all_over_an_image(shape):
     """As many places of an image as there are, or most of as many as are measured."""
-    features, places = torch.Size(shape).numel(), torch.Size(shape[1:]).numel()
-    measured = gain.measured(torch.arange(features)[None])[0] % places
-    assert len(measured.unique()) > 0.8 * min(places, gain.MEASURED_FEATURES)
+    image = math.prod(shape[1:])
+    found = places(shape, measured_in(shape)) % image
+    assert len(found.unique()) > 0.8 * min(image, MEASURED_FEATURES)
 
 
-def test_beta_follows_a_drift_inside_an_image_whose_edge_is_blank():
+@pytest.mark.parametrize("shape", [*SHAPES, *HARD], ids=str)
+def test_no_large_part_of_a_row_slice_or_channel_goes_unseen(shape):
+    assert unseen(shape, measured_in(shape)) < 0.1
+    assert 600 < len(places(shape, measured_in(shape))) < 2048
+
+
+def test_a_distance_that_does_not_know_the_shape_leaves_such_parts():
+    assert unseen((8, 28, 28), Measured(8, 8 * 7)) > 0.7
+    assert unseen((384, 32, 32, 32), Measured(8, 8 * 12_289)) > 0.9
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_most_of_an_image_is_seen_where_its_shape_is_not_known(shape):
+    assert unseen(shape, measured_in((math.prod(shape),))) < 0.3
+
+
+@pytest.mark.parametrize("shape", [(128, 28, 28), (8, 28, 28)], ids=str)
+def test_beta_follows_a_drift_inside_an_image_whose_edges_are_blank(shape):
     design = dc.Design(confounds=["age"]).fit({"age": torch.linspace(40, 80, 64).tolist()})
-    layer, rng = dc.PMDN(design, (128, 28, 28)), torch.Generator().manual_seed(0)
+    layer, rng = dc.PMDN(design, shape), torch.Generator().manual_seed(0)
     for step in range(30):
         age = 60 + 12 * torch.randn(16, generator=rng)
         metadata = torch.as_tensor(design.encode({"age": age.tolist()})).float()
-        x = torch.randn(16, 128, 28, 28, generator=rng) + step / 10 * metadata[:, :1, None, None]
-        x[:, :, 0] = 0
+        x = torch.randn(16, *shape, generator=rng) + step / 10 * metadata[:, :1, None, None]
+        x[:, :, 0] = x[..., :8] = 0
         out = layer(x, metadata)
-    age, inside = metadata[:, 0] - metadata[:, 0].mean(), out[:, :, 1:].mean((1, 2, 3))
+    age, inside = metadata[:, 0] - metadata[:, 0].mean(), out[:, :, 1:, 8:].mean((1, 2, 3))
     assert (age @ inside / age.square().sum()).abs() < 0.5  # of an effect of 2.9

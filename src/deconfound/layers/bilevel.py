@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from deconfound.functional import products_and_some, residualize
-from deconfound.gain import WINDOW, GainState, adaptive_gain, measured
+from deconfound.gain import WINDOW, GainState, adaptive_gain
 from deconfound.layers.precision import full_precision
 from deconfound.layers.sync import add_tensors
+from deconfound.measured import Measured
 
 # A change of the gradients' size by this factor, and by this many times their usual spread, is a change of
 # the loss scale rather than noise.
@@ -48,7 +49,7 @@ class Response(NamedTuple):
     gain: GainState
 
 
-def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor | None) -> Response:
+def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor | None, measured: Measured) -> Response:
     """Take in one batch of `ĝ = n g`.
 
     Args:
@@ -56,10 +57,11 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
         gradient: g, `(n, d)`.
         removal: c, `(n, q_C)`.
         rate: A fixed share of this batch in S; None for the adaptive gain.
+        measured: The features that are measured.
     """
     n = len(gradient)
     rows = removal.new_full((), float(n))
-    total, some = products_and_some(gradient, removal * n, measured)
+    total, some = products_and_some(gradient, removal * n, measured.of)
     sizes = torch.linalg.vector_norm(some, dim=1) * n
     rows, square, total = add_tensors(rows, sizes.square().sum(), total)
     size = (square / (rows * some.shape[1])).sqrt()
@@ -74,7 +76,7 @@ def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor |
     spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
 
     unit = (-scale).exp()
-    votes = _votes(response.mean, some, n * unit, (sizes * unit).square(), removal)
+    votes = _votes(measured.of(response.mean), some, n * unit, (sizes * unit).square(), removal)
     adaptive, gain = adaptive_gain(response.gain, votes, rows, [removal.shape[1]], prior=WINDOW)
     mean = torch.lerp(response.mean, total * (unit / rows), adaptive if rate is None else rate)
     look = finite.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait
@@ -90,13 +92,12 @@ def _votes(mean: Tensor, gradient: Tensor, unit: Tensor, squares: Tensor, remova
     """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features.
 
     Args:
-        mean: S, `(q_C, d)`.
+        mean: S of the measured features, `(q_C, m)`.
         gradient: g of the measured features, `(n, m)`.
         unit: What turns g into ĝ in units of S.
         squares: `‖ĝ_i‖²` in units of S, `(n,)`.
         removal: c, `(n, q_C)`.
     """
-    mean = measured(mean)
     parts = removal.square().sum(1) * squares + mean.square().sum()
     squared = parts - 2 * unit * (removal * (gradient @ mean.T)).sum(1)
     # Where the two parts cancel, what is left is rounding and must not count as a full vote.
@@ -124,12 +125,14 @@ class BilevelResidual(torch.autograd.Function):
         beta: Tensor,
         rate: Tensor | None,
         update: bool,
+        measured: Measured,
         *response: Tensor,
     ) -> Tensor:
         """Subtract `c β_C` from `x`, `(n, d)` or `(n, d, positions)`; `pull` is z_C; see `follow` for the rest."""
         ctx.save_for_backward(removal, pull)
         ctx.rate = rate
         ctx.update = update
+        ctx.measured = measured
         ctx.response = response
         return residualize(x, removal, beta)
 
@@ -146,11 +149,11 @@ class BilevelResidual(torch.autograd.Function):
         mean, scale, spread, *gain = ctx.response
         response = Response(mean, scale, spread, GainState(*gain))
         summed = gradient if gradient.ndim == 2 else gradient.sum(-1)
-        new = follow(response, summed, removal, ctx.rate)
+        new = follow(response, summed, removal, ctx.rate, ctx.measured)
         if ctx.update:
             for buffer, value in zip(ctx.response, (*new[:3], *new.gain), strict=True):
                 buffer.copy_(value)
         else:
             new = response
         total = residualize(gradient, pull * (new.scale.exp() / (n * positions)), new.mean)
-        return (total, *[None] * (5 + len(ctx.response)))
+        return (total, *[None] * (6 + len(ctx.response)))

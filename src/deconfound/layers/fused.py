@@ -11,6 +11,7 @@ from deconfound import gain
 from deconfound.layers import bilevel
 from deconfound.layers.memory import in_memory, like_memory
 from deconfound.layers.rows import Fit
+from deconfound.measured import Measured
 
 GAIN = [gain.WINDOW, gain.BATCHES, gain.LONGEST]
 RESPONSE = [*GAIN, bilevel.JUMP, bilevel.SPREADS, bilevel.LARGEST_DEVIATION]
@@ -22,13 +23,13 @@ class Rule(NamedTuple):
     Attributes:
         groups: How many coefficients share a gain, three sizes.
         step: 0 for the adaptive gain, −1 for the plain average, else a fixed step.
-        runs: How many neighbouring features are measured, and how far such runs are apart.
+        measured: The features that are measured.
         shared: Whether features are `(n, d, positions)`, with one coefficient for all positions.
     """
 
     groups: tuple[int, ...]
     step: float
-    runs: tuple[int, int]
+    measured: Measured
     shared: bool
 
 
@@ -59,7 +60,7 @@ class FusedResidual(torch.autograd.Function):
         flat, channels = (_pooled(x), 0) if rule.shared else in_memory(x)
         out, rate = ops.call(
             ops.descend, flat, fit.regressors, fit.weighted, fit.weights, work.removal, fit.gram, fit.count,
-            work.prior, work.beta, *work.gain, work.skipped, list(rule.groups), list(rule.runs), rule.step, GAIN,
+            work.prior, work.beta, *work.gain, work.skipped, list(rule.groups), list(rule.measured), rule.step, GAIN,
             channels, not rule.shared,
         )  # fmt: skip
         if work.response:
@@ -84,7 +85,7 @@ class FusedResidual(torch.autograd.Function):
         flat, channels = (_total(gradient), 0) if shared else in_memory(gradient)
         positions = gradient[0, 0].numel() if shared else 1
         out = ops.call(
-            ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, list(ctx.rule.runs), RESPONSE,
+            ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, list(ctx.rule.measured), RESPONSE,
             channels, not shared,
         )  # fmt: skip
         return _add(gradient, out) if shared else like_memory(out, gradient, channels), None, None

@@ -11,12 +11,13 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.functional import Moments, cap_step, innovation, pool_positions, products_and_some, residualize
-from deconfound.gain import RUN, GainState, adaptive_gain, measured, new_state, spacing, spread
+from deconfound.gain import GainState, adaptive_gain, new_state, spread
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.bilevel import BilevelResidual
 from deconfound.layers.fused import FusedResidual, Rule, Work
 from deconfound.layers.rows import Fit, Rows
 from deconfound.layers.sync import add_tensors, processes
+from deconfound.measured import measured_in
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
 START = 30.0
@@ -91,7 +92,7 @@ class PMDN(MetadataLayer):
         super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
         self.gradient = gradient
         self.step = step
-        self._runs = (RUN, spacing(self._features))
+        self._measured = measured_in(self.coefficient_shape)
         self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
         self._register_gain("gain", self._groups)
         self.register_buffer("prior", torch.tensor([START, START, 0.0]), persistent=False)
@@ -108,7 +109,8 @@ class PMDN(MetadataLayer):
         return [confounds, self._directions - 1 - confounds, 1]
 
     def _register_gain(self, prefix: str, sizes: list[int]) -> None:
-        for name, value in new_state(sizes, self._features)._asdict().items():
+        some = self._measured.of(self._beta())
+        for name, value in new_state(sizes, some.shape[1])._asdict().items():
             self.register_buffer(f"{prefix}_{name}", value)
 
     def _gain(self, prefix: str) -> GainState:
@@ -126,7 +128,9 @@ class PMDN(MetadataLayer):
             return residualize(x, rows.removal, beta.clone())
         fixed = None if self.step == "adaptive" else rate
         learn = self.updating  # also where activations are recomputed: backward runs once
-        residual: Tensor = BilevelResidual.apply(x, rows.removal, rows.fit.pull, beta, fixed, learn, *self._response())
+        residual: Tensor = BilevelResidual.apply(
+            x, rows.removal, rows.fit.pull, beta, fixed, learn, self._measured, *self._response()
+        )
         return residual
 
     def _fused(self, x: Tensor, rows: Rows) -> Tensor | None:
@@ -136,7 +140,7 @@ class PMDN(MetadataLayer):
         if processes() > 1 or not self._may_update():
             return None
         response = self._response() if self.gradient == "bilevel" else ()
-        rule = Rule(tuple(self._groups), self._fixed_step(), self._runs, self.share is not None)
+        rule = Rule(tuple(self._groups), self._fixed_step(), self._measured, self.share is not None)
         flat = self._flatten(x) if self.share else x
         work = Work(rows.removal, rows.fit, self.prior, self._beta(), self._gain("gain"), self.skipped, response)
         out: Tensor = FusedResidual.apply(flat, rule, work)
@@ -159,7 +163,7 @@ class PMDN(MetadataLayer):
         """
         features = pool_positions(x)
         beta = self._beta()
-        cross, some = products_and_some(features, fit.weighted, measured)
+        cross, some = products_and_some(features, fit.weighted, self._measured.of)
         gram, cross, count, votes = add_tensors(fit.gram, cross, fit.count, self._votes(some, fit))
         batch = Moments(gram, cross, count)
         state = self._gain("gain")
@@ -187,6 +191,6 @@ class PMDN(MetadataLayer):
 
     def _votes(self, some: Tensor, fit: Fit) -> Tensor:
         """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
-        errors = residualize(some, fit.regressors, measured(self._beta()))
+        errors = residualize(some, fit.regressors, self._measured.of(self._beta()))
         lengths: Tensor = torch.linalg.vector_norm(errors, dim=1, keepdim=True).clamp(min=SHORTEST)
         return (fit.directions(self._groups) / lengths).T @ errors
