@@ -8,6 +8,7 @@ import torch
 import deconfound as dc
 from deconfound import kernels
 from deconfound.benchmarks import kernel_checks
+from deconfound.kernels import deciding, kernel, launch
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and kernels.AVAILABLE), reason="needs a GPU and Triton, with the kernels switched on"
@@ -95,3 +96,33 @@ def test_the_program_that_comes_last_has_seen_all_others(cohort):
         first = first or state
         assert all(torch.equal(state[name], value) for name, value in first.items())
     assert first["gain_samples"] == 100
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_kernels_that_overlap_give_the_numbers_of_kernels_that_wait(cohort, monkeypatch, last):
+    """Features are written just before the layer reads them, and the layer's numbers just before a pass does."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    metadata = cohort.metadata[:64].float().cuda()
+    results = []
+    for overlap in (True, False):
+        for module in (launch, deciding):
+            monkeypatch.setattr(module, "may_overlap", (lambda device: False) if not overlap else kernel.may_overlap)
+        layer, rng = dc.PMDN(cohort.design, (64, 60, 60)).cuda(), torch.Generator("cuda").manual_seed(0)
+        for step in range(20):
+            x = torch.randn(64, 64, 60, 60, device="cuda", generator=rng)
+            x = (x + step / 10 * metadata[:, :1, None, None]).contiguous(memory_format=layout).requires_grad_()
+            residual = layer(x, metadata)
+            (residual * metadata[:, :1, None, None]).square().mean().backward()
+        results.append([residual.detach(), x.grad, *layer.state_dict().values()])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+    assert layer.beta.abs().max() > 0.1
+
+
+def test_compiled_code_uses_the_kernels(cohort):
+    layer = dc.PMDN(cohort.design, 5).cuda()
+    x, metadata = cohort.features[:50].float().cuda().requires_grad_(), cohort.metadata[:50].float().cuda()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        torch.compile(layer, fullgraph=True)(x, metadata).square().mean().backward()
+        torch.cuda.synchronize()
+    assert sum(event.count for event in profile.key_averages() if "move_and_subtract" in event.key) == 2

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from deconfound.kernels import deciding, gains, kernel, launch, passes, responses
+from deconfound.kernels import deciding, gains, kernel, launch, ops, passes, responses
 from deconfound.kernels.kernel import Call
 from deconfound.kernels.tiles import Tile
 
@@ -61,6 +61,51 @@ def test_warps_and_registers_reach_the_compiler(function):
     Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, warps=8, registers=96)(torch.zeros(32), None)
     ((_, _, constants),) = function.compiled
     assert (constants["num_warps"], constants["maxnreg"]) == (8, 96)
+
+
+def test_an_early_kernel_is_launched_as_one_that_waits_by_itself(function):
+    Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, early=True)(torch.zeros(32), None)
+    ((_, _, constants),) = function.compiled
+    assert constants["launch_pdl"] is True
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "wait", "expected"),
+    [
+        ((9, 0), "12.8", print, True),
+        ((12, 0), "12.8", print, True),
+        ((8, 9), "12.8", print, False),
+        ((9, 4), None, print, False),  # AMD counts its own way
+        ((9, 0), "12.8", None, False),  # an older Triton
+    ],
+)
+def test_kernels_overlap_only_where_they_can(monkeypatch, capability, cuda, wait, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(kernel, "wait_for_previous", wait)
+    monkeypatch.setattr(kernel, "INTERPRETED", False)
+    assert kernel.may_overlap.__wrapped__(torch.device("cuda", 0)) == expected
+    assert not kernel.may_overlap.__wrapped__(torch.device("cpu"))
+
+
+def test_only_a_pass_after_its_decision_begins_early(monkeypatch):
+    seen = []
+    monkeypatch.setattr(launch, "may_overlap", lambda device: True)
+    monkeypatch.setattr(deciding, "may_overlap", lambda device: True)
+    monkeypatch.setattr(Call, "__call__", lambda self, *tensors: seen.append(self))
+    deciding._step_plan.cache_clear()
+    x, r, c, beta = torch.zeros(4, 6), torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(3, 6)
+    gram, one, state = (
+        torch.eye(3),
+        torch.zeros(()),
+        (torch.zeros(3), torch.zeros(()), torch.zeros(3), torch.zeros(3, 6)),
+    )
+    rest = ([2, 0, 1], [8, 8], 0.0, [300.0, 5.0, 20000.0], 0, True)
+    ops.descend(x, r, r, None, c, gram, one, torch.zeros(3), beta, *state, one, *rest)
+    launch.move(x, beta, r, c, gram, torch.zeros(5), one, one)
+    assert [call.constants["EARLY"] for call in seen] == [True, True, True, False]
+    assert ["launch_pdl" in call.options for call in seen] == [False, True, True, False]
+    deciding._step_plan.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,10 @@ def usable(features: Tensor, coefficients: Tensor) -> bool:
         and coefficients.shape[0] <= MOST_REGRESSORS
         and features.numel() > 0
         and coefficients.numel() > 0
-        and not torch.compiler.is_exporting()
+        and not _exporting()
     )
+
+
+def _exporting() -> bool:
+    """`torch.compiler.is_exporting()`, which up to torch 2.11 is true in compiled code as well, or is missing."""
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))

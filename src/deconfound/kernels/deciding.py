@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from deconfound.kernels import gains, responses
-from deconfound.kernels.kernel import MOST_REMEMBERED, Call
+from deconfound.kernels.kernel import MOST_REMEMBERED, Call, may_overlap
 from deconfound.kernels.launch import blocks, strides
 from deconfound.kernels.tiles import power_of_two
 
@@ -65,7 +65,7 @@ def decide_step(
     n, d = features.shape
     plan = _step_plan(
         n, d, features.stride(0), coefficients.shape[0], state[3].shape[1], regressors.stride(), weights is not None,
-        tuple(groups), tuple(runs), float(step), tuple(constants), channels,
+        tuple(groups), tuple(runs), float(step), tuple(constants), channels, may_overlap(features.device),
     )  # fmt: skip
     errors, lengths, units, votes, sums, numbers, counter = _scratch(features, plan.sizes)
     rate = torch.empty(1, dtype=torch.float32, device=features.device)  # its own memory: backward may keep it for long
@@ -93,23 +93,17 @@ def _step_plan(
     step: float,
     constants: tuple[float, ...],
     channels: int,
+    early: bool,
 ) -> _Plan:
     programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
-    metadata = strides("R", regressors)
-    sizes = {"Q": q, "FIRST": groups[0], "SECOND": groups[0] + groups[1]}
-    measure = {
-        **metadata, **sizes, "BN": ROWS, "BM": WIDTH, "RUN": runs[0], "WEIGHTED": weighted,
-        "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
-    }  # fmt: skip
-    decide = {
-        **metadata, **sizes, "QP": power_of_two(q), "PARTS": parts, **VOTES, "BLOCKS": power_of_two(programs),
-        "BT": TREND, "MODE": 0 if step == 0 else 1 if step < 0 else 2,
-        "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
-    }  # fmt: skip
+    groups_of = {"FIRST": groups[0], "SECOND": groups[0] + groups[1]}
+    measure, decide = _known(d, q, m, runs[0], constants, channels, early)
+    measure |= {**strides("R", regressors), **groups_of, "WEIGHTED": weighted}
+    decide |= {**strides("R", regressors), **groups_of, "MODE": 0 if step == 0 else 1 if step < 0 else 2}
     return _Plan(
         _padded(n * m, parts * n, 3 * n, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1),
         Call(gains.measure_errors, (blocks(n, ROWS), parts), (n, d, m, runs[1], x_row), measure),
-        Call(gains.vote_and_decide, (programs,), (n, m, programs, step), decide, WARPS),
+        Call(gains.vote_and_decide, (programs,), (n, m, programs, step), decide, WARPS, early=early),
     )
 
 
@@ -144,7 +138,7 @@ def decide_response(
     n, d = gradient.shape
     plan = _response_plan(
         n, d, gradient.stride(0), mean.shape[0], state[3].shape[1], removal.stride(), rate is not None, positions,
-        tuple(runs), tuple(constants), channels,
+        tuple(runs), tuple(constants), channels, may_overlap(gradient.device),
     )  # fmt: skip
     gradients, squares, products, sizes, votes, sums, numbers, counter = _scratch(gradient, plan.sizes)
     plan.measure(gradient, removal, mean, gradients, squares, products, sizes, counter)
@@ -168,25 +162,37 @@ def _response_plan(
     runs: tuple[int, ...],
     constants: tuple[float, ...],
     channels: int,
+    early: bool,
 ) -> _Plan:
     programs, parts = blocks(m, VOTES["BM"]), blocks(m, WIDTH)
-    metadata = strides("C", removal)
-    measure = {
-        **metadata, "Q": q, "BN": ROWS, "BM": WIDTH, "RUN": runs[0],
-        "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
-    }  # fmt: skip
-    decide = {
-        **metadata, "Q": q, "QP": power_of_two(q), "PARTS": parts, **VOTES, "RUN": runs[0],
-        "BLOCKS": power_of_two(programs), "BT": TREND, "FIXED": fixed,
-        "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2],
+    measure, decide = _known(d, q, m, runs[0], constants, channels, early)
+    measure |= strides("C", removal)
+    decide |= {
+        **strides("C", removal), "RUN": runs[0], "FIXED": fixed,
         "LOG_JUMP": math.log(constants[3]), "SPREADS": constants[4], "LARGEST": constants[5],
     }  # fmt: skip
     numbers = (n, d, m, runs[1], programs, positions, float(constants[0]))
     return _Plan(
         _padded(n * m, parts * n, parts * n, parts, q * m, 2 * int(gains.GROUPS.value) * programs, q + 2, 1),
         Call(responses.measure_gradients, (blocks(n, ROWS), parts), (n, d, m, runs[1], g_row), measure),
-        Call(responses.vote_and_decide, (programs,), numbers, decide, WARPS),
+        Call(responses.vote_and_decide, (programs,), numbers, decide, WARPS, early=early),
     )
+
+
+def _known(
+    d: int, q: int, m: int, run: int, constants: Sequence[float], channels: int, early: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the first and the second kernel of either plan are told when they are compiled."""
+    measure = {
+        "Q": q, "BN": ROWS, "BM": WIDTH, "RUN": run, "CHANNELS": channels, "POSITIONS": d // max(channels, 1),
+        "EARLY": early,
+    }  # fmt: skip
+    decide = {
+        "Q": q, "QP": power_of_two(q), "PARTS": blocks(m, WIDTH), **VOTES,
+        "BLOCKS": power_of_two(blocks(m, VOTES["BM"])), "BT": TREND,
+        "WINDOW": constants[0], "BATCHES": constants[1], "LONGEST": constants[2], "EARLY": early,
+    }  # fmt: skip
+    return measure, decide
 
 
 def _padded(*sizes: int) -> list[int]:

@@ -6,7 +6,7 @@ one that comes last turns the votes into a gain and commits the state.
 """
 # mypy: ignore-errors
 
-from deconfound.kernels.language import jit, tl
+from deconfound.kernels.language import jit, let_next_begin, tl, wait_for_previous
 from deconfound.kernels.passes import add_up, is_finite, load_block, load_column, row_block
 
 # Groups of coefficients that have a gain each, as a power of two.
@@ -29,10 +29,20 @@ def feature_of(measured, apart, RUN: tl.constexpr):
 
 
 @jit
-def start_counting(counter):
-    """Before the next kernel, whose programs are counted."""
+def start_counting(counter, EARLY: tl.constexpr):
+    """For the next kernel, whose programs are counted; with EARLY they may begin, and wait in `take_over`."""
+    if EARLY:
+        let_next_begin()
     if tl.program_id(0) + tl.program_id(1) == 0:
         tl.store(counter, 0.0)
+
+
+@jit
+def take_over(EARLY: tl.constexpr):
+    """Wait until the kernel before has ended, where this one began before that, and let the next begin as well."""
+    if EARLY:
+        wait_for_previous()
+        let_next_begin()
 
 
 @jit
@@ -53,12 +63,13 @@ def measure_errors(
     x, r, weights, coefficients, errors, lengths, units, counter, n, d, m, apart, x_row, R_ROW: tl.constexpr,
     R_COL: tl.constexpr, Q: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, BN: tl.constexpr,
     BM: tl.constexpr, RUN: tl.constexpr, WEIGHTED: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """`e = f − Rβ` of some samples at some measured features, and their share of `‖e_i‖²`.
 
     And for each group what scales a sample's regressors to length one, times its weight, `(3, n)`.
     """
-    start_counting(counter)
+    start_counting(counter, EARLY)
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     measured = tl.program_id(1) * BM + tl.arange(0, BM)
     features = feature_of(measured, apart, RUN)
@@ -258,9 +269,10 @@ def vote_and_decide(
     flag, skipped, n, m, programs, fixed, R_ROW: tl.constexpr, R_COL: tl.constexpr, Q: tl.constexpr, QP: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr,
     BM: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, MODE: tl.constexpr, WINDOW: tl.constexpr,
-    BATCHES: tl.constexpr, LONGEST: tl.constexpr,
+    BATCHES: tl.constexpr, LONGEST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """`add_votes`, and in the program that comes last `decide_step`."""
+    take_over(EARLY)
     add_votes(
         errors, r, units, lengths, trend, votes, sums, n, m, R_ROW, R_COL, Q, QP, FIRST, SECOND, PARTS, BA, BB, BM
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from deconfound.kernels import passes, tiles
-from deconfound.kernels.kernel import MOST_REMEMBERED, Call
+from deconfound.kernels.kernel import MOST_REMEMBERED, Call, may_overlap
 from deconfound.kernels.tiles import Tile, power_of_two
 
 
@@ -63,8 +63,12 @@ def move(
     skipped: Tensor | None,
     keep: bool = True,
     tile: Tile | None = None,
+    early: bool = False,
 ) -> Tensor:
-    """Move `coefficients` `(q, d)` in place and return `f − b c β`, or `− b c β` in float32; see the kernel."""
+    """Move `coefficients` `(q, d)` in place and return `f − b c β`, or `− b c β` in float32; see the kernel.
+
+    `early` promises that the kernel before this one began when features and regressors were complete.
+    """
     n, d = features.shape
     q = coefficients.shape[0]
     if q > tiles.MOST_IN_ONE_KERNEL:
@@ -72,7 +76,7 @@ def move(
     out = features.new_empty((n, d), dtype=features.dtype if keep else torch.float32)
     call = _move(
         n, d, features.stride(0), features.element_size(), q, removal.shape[1], regressors.stride(), removal.stride(),
-        gram is not None, keep, tile,
+        gram is not None, keep, tile, early and may_overlap(features.device),
     )  # fmt: skip
     call(features, out, coefficients, regressors, removal, numbers if gram is None else gram, numbers, flag, skipped)
     return out
@@ -91,15 +95,16 @@ def _move(
     gram: bool,
     keep: bool,
     tile: Tile | None,
+    early: bool,
 ) -> Call:
     tile = tile or tiles.whole_pass(n, d, q, itemsize)
     constants = {
         **strides("R", regressors), **strides("C", removal), "Q": q, "QC": confounds, "QP": power_of_two(q),
-        "GRAM": gram, "KEEP": keep, "HOLD": tile.hold, "EVEN": n % tile.rows == 0,
+        "GRAM": gram, "KEEP": keep, "HOLD": tile.hold, "EARLY": early, "EVEN": n % tile.rows == 0,
         **_cut(tile, n, d, x_row, itemsize, q),
     }  # fmt: skip
     grid = (blocks(d, tile.features),)
-    return Call(passes.move_and_subtract, grid, (n, d, x_row), constants, tile.warps, tile.registers)
+    return Call(passes.move_and_subtract, grid, (n, d, x_row), constants, tile.warps, tile.registers, early)
 
 
 def _move_in_two(

@@ -67,7 +67,7 @@ def descend(
         channels,
     )
     ordered = in_memory_order(beta, channels)
-    out = launch.move(features, ordered, weighted, removal, gram, numbers, flag, skipped, keep)
+    out = launch.move(features, ordered, weighted, removal, gram, numbers, flag, skipped, keep, early=True)
     _put_back(beta, ordered, channels)
     return out, rate
 
@@ -96,7 +96,7 @@ def respond(
         gradient, removal, mean, scale, spread, state, rate, positions, runs, constants, channels
     )
     ordered = in_memory_order(mean, channels)
-    out = launch.move(gradient, ordered, removal, regressors, None, numbers, None, None, keep)
+    out = launch.move(gradient, ordered, removal, regressors, None, numbers, None, None, keep, early=True)
     _put_back(mean, ordered, channels)
     return out
 

@@ -2,7 +2,7 @@
 # mypy: ignore-errors
 # ruff: noqa: RUF005 (Triton knows no unpacking of tuples)
 
-from deconfound.kernels.language import jit, tl
+from deconfound.kernels.language import jit, tl, wait_for_previous
 
 # Names in capitals are known when a kernel is compiled: Q regressors, of which QP is the next power of two, and blocks
 # of BD features. A block of samples is BA × BB: BB samples lie side by side in the threads of a program and BA in each
@@ -145,8 +145,8 @@ def move_and_subtract(
     x, out, coefficients, r, c, gram, numbers, flag, skipped, n, d, x_row,
     R_ROW: tl.constexpr, R_COL: tl.constexpr, C_ROW: tl.constexpr, C_COL: tl.constexpr,
     Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
-    GRAM: tl.constexpr, KEEP: tl.constexpr, HOLD: tl.constexpr, EVEN: tl.constexpr, WIDE: tl.constexpr,
-    EDGE: tl.constexpr,
+    GRAM: tl.constexpr, KEEP: tl.constexpr, HOLD: tl.constexpr, EARLY: tl.constexpr, EVEN: tl.constexpr,
+    WIDE: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Move the coefficients of some features towards this batch and subtract `c β` from all its rows.
 
@@ -156,7 +156,8 @@ def move_and_subtract(
     the difference.
 
     A program takes all samples of its features, block by block, and then the same blocks again, beginning with the
-    last: with HOLD that one is still in registers. The others are in a cache.
+    last: with HOLD that one is still in registers. The others are in a cache. With EARLY the first round goes on while
+    the kernel before decides how far to move; that kernel must have found `x` and `r` complete.
     """
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
     final = (n - 1) // (BA * BB) * (BA * BB)
@@ -168,6 +169,8 @@ def move_and_subtract(
     rows = row_block(final, BA, BB)
     block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, EVEN, "")
     total = add_products(total, block, r, rows, n, R_ROW, R_COL, Q, QP, BA, BB, BD, EVEN)
+    if EARLY:
+        wait_for_previous()
     move_coefficients(tl.sum(total, axis=1), coefficients, gram, numbers, flag, skipped, cols, d, Q, QP, BD, GRAM)
 
     last = tl.load(numbers + Q + 1)

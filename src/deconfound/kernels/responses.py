@@ -14,6 +14,7 @@ from deconfound.kernels.gains import (
     start_counting,
     sum_blocks,
     sum_parts,
+    take_over,
 )
 from deconfound.kernels.language import jit, tl
 from deconfound.kernels.passes import add_up, is_finite, load_block, load_column, row_block
@@ -23,10 +24,10 @@ from deconfound.kernels.passes import add_up, is_finite, load_block, load_column
 def measure_gradients(
     g, c, mean, gradients, squares, products, sizes, counter, n, d, m, apart, g_row,
     C_ROW: tl.constexpr, C_COL: tl.constexpr, Q: tl.constexpr, BN: tl.constexpr, BM: tl.constexpr,
-    RUN: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr,
+    RUN: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """`ĝ = n g` of some samples at some measured features, their share of `‖ĝ_i‖²`, `⟨c_i S, ĝ_i⟩` and `‖S‖²`."""
-    start_counting(counter)
+    start_counting(counter, EARLY)
     rows = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
     measured = tl.program_id(1) * BM + tl.arange(0, BM)
     features = feature_of(measured, apart, RUN)
@@ -163,8 +164,10 @@ def vote_and_decide(
     Q: tl.constexpr, QP: tl.constexpr, PARTS: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BM: tl.constexpr,
     RUN: tl.constexpr, BLOCKS: tl.constexpr, BT: tl.constexpr, FIXED: tl.constexpr, WINDOW: tl.constexpr,
     BATCHES: tl.constexpr, LONGEST: tl.constexpr, LOG_JUMP: tl.constexpr, SPREADS: tl.constexpr, LARGEST: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """`add_responses`, and in the program that comes last `decide_response`."""
+    take_over(EARLY)
     add_responses(
         gradients, c, mean, squares, products, sizes, scale, spread, samples, trend, votes, sums, n, d, m, apart,
         C_ROW, C_COL, Q, QP, PARTS, BA, BB, BM, RUN, LOG_JUMP, SPREADS, LARGEST,
