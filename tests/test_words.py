@@ -23,6 +23,7 @@ ROOMS = [
     "design",
     "kernels",
     "functional",
+    "measured",
     "gain",
     "layers",
     "surgery",

@@ -36,11 +36,12 @@ A layer's work on `n × d` features is a few operations on each number, so its f
 write the residual once: a copy. On a GPU one kernel does this (`deconfound.kernels`). Each of its programs goes through
 some features of all samples, projects them on the q regressors, moves their coefficients, and goes through the same
 features again to subtract, finding them in a cache. The coefficients add a share of `q / n` to what is moved. Backward
-does the same with gradients. The gain must be known before; it and the size of the gradients are measured on 750
-to 2,047 of the features by two small kernels. With several processes their sums come between the two halves of
-the pass, and with more than 16 regressors the halves are two kernels, so features are read twice from memory. With more
-than 32 regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks
-of rows that stay in the cache. What was tried is told in
+does the same with gradients. The gain must be known before coefficients move; it and the size of the gradients are
+measured on 500 to 2,047 of the features by two small kernels, while on an NVIDIA GPU since Hopper the pass is already
+going through its first features. With several processes their sums come between the two halves of the pass, and with
+more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
+regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
+that stay in the cache. What was tried is told in
 [decision 0006](decisions/0006-kernels-that-come-back-to-their-features.md).
 """
 
@@ -53,7 +54,8 @@ environment, or with jemalloc.
 GROWTH = f"""## Growth
 
 Forward and backward in training against one size, the others fixed (the tables below say at what). The dots go through
-the largest size in proportion to it: a line above them grows more slowly than its size.
+the largest size in proportion to it: a line above them grows more slowly than its size. On a GPU there are two steps
+along the metadata columns, where a pass becomes two kernels and where torch's own operations take over.
 
 ![Cost of a PMDN layer against samples, features, metadata columns and layers]({FIGURE})
 """

@@ -21,7 +21,7 @@ def claimed(result: Result) -> str:
         return ""
     held = sum(claim.holds for claim in found)
     lines = [
-        (claim.text, f"{claim.limit:g}", f"{claim.found:.3g}", "held" if claim.holds else "**not held**")
+        (claim.text, f"{claim.limit:g}", f"{claim.found:.4g}", "held" if claim.holds else "**not held**")
         for claim in sorted(found, key=lambda claim: claim.holds)
     ]
     opening = f"{held} of {len(found)} held{'' if held == len(found) else '; those that did not come first'}.\n\n"
