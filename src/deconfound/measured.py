@@ -3,8 +3,8 @@
 Neighbours lie together in memory, and a distance is all that a GPU needs to know to find them. It must suit the shape
 of a sample: runs that lie a whole number of image rows apart, or nearly, see one edge of every image and nothing of the
 rest. In each period of a shape (a row, a slice, a channel) runs should be evenly spread, whichever of them they lie in.
-Of distances that do so equally well, and where samples were made flat before and hide their shape, a prime number of
-runs is the safest.
+Distances are prime numbers of runs, which is the best that can be done for samples that were made flat before and hide
+their shape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 MEASURED_FEATURES = 1024
 # A run fills a sector of a GPU's memory.
 RUN = 8
-# Distances that are tried; a prime number, so that they have no factor in common.
+# At most so many distances are tried.
 TRIED = 61
 
 
@@ -46,24 +46,27 @@ def measured_in(shape: tuple[int, ...]) -> Measured:
         >>> measured_in((16, 8, 8))  # every feature
         Measured(run=8, apart=8)
         >>> measured_in((128, 28, 28))
-        Measured(run=8, apart=808)
+        Measured(run=8, apart=712)
     """
     features = math.prod(shape)
-    least = features // MEASURED_FEATURES
-    if least < 2:
+    usual = features // MEASURED_FEATURES
+    if usual < 2:
         return Measured(RUN, RUN)
-    more = least // 4 + 2
-    tried = sorted({least + more * i // TRIED for i in range(TRIED + 1)})
-    periods = [math.prod(shape[axis:]) for axis in range(1, len(shape))]
+    least, span = usual - usual // 8, usual // 3 + 2
+    tried = sorted({_prime_from(least + span * i // TRIED) for i in range(1, TRIED + 1)})
+    periods = {math.prod(shape[axis:]) for axis in range(1, len(shape))} - {1, features}
 
-    def badness(every: int) -> tuple[float, bool]:
-        return sum(_stretch(features, RUN * every, period) for period in periods), not _is_prime(every)
+    def stretch(every: int) -> float:
+        return sum(_stretch(features, RUN * every, period) for period in periods)
 
-    return Measured(RUN, RUN * min(tried, key=badness))
+    return Measured(RUN, RUN * min(tried, key=stretch))
 
 
-def _is_prime(number: int) -> bool:
-    return all(number % factor for factor in range(2, math.isqrt(number) + 1))
+def _prime_from(number: int) -> int:
+    """The least prime number that is not smaller."""
+    while any(number % factor == 0 for factor in range(2, math.isqrt(number) + 1)):
+        number += 1
+    return number
 
 
 def _stretch(features: int, apart: int, period: int) -> float:

@@ -275,6 +275,21 @@ def test_other_layers_use_the_halves(monkeypatch, layer):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_exported_program_does_without_the_kernels(cohort, monkeypatch, strict):
+    layer = dc.PMDN(cohort.design, 5).eval()
+    example = (cohort.features[:8].float(), cohort.metadata[:8].float())
+
+    def ours():
+        nodes = torch.export.export(layer, example, strict=strict).graph.nodes
+        return [node for node in nodes if "deconfound" in str(node.target)]
+
+    assert not ours()
+    monkeypatch.setattr(kernels, "_exporting", lambda: False)
+    assert ours()
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_code_calls_the_operators(cohort, monkeypatch):
     calls = []

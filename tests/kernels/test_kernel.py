@@ -94,6 +94,7 @@ def test_only_a_pass_after_its_decision_begins_early(monkeypatch):
     monkeypatch.setattr(deciding, "may_overlap", lambda device: True)
     monkeypatch.setattr(Call, "__call__", lambda self, *tensors: seen.append(self))
     deciding._step_plan.cache_clear()
+    deciding._response_plan.cache_clear()
     x, r, c, beta = torch.zeros(4, 6), torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(3, 6)
     gram, one, state = (
         torch.eye(3),
@@ -103,9 +104,12 @@ def test_only_a_pass_after_its_decision_begins_early(monkeypatch):
     rest = ([2, 0, 1], [8, 8], 0.0, [300.0, 5.0, 20000.0], 0, True)
     ops.descend(x, r, r, None, c, gram, one, torch.zeros(3), beta, *state, one, *rest)
     launch.move(x, beta, r, c, gram, torch.zeros(5), one, one)
-    assert [call.constants["EARLY"] for call in seen] == [True, True, True, False]
-    assert ["launch_pdl" in call.options for call in seen] == [False, True, True, False]
+    state, constants = (torch.zeros(1), one, torch.zeros(1), torch.zeros(2, 6)), [300.0, 5.0, 20000.0, 1.4, 6.0, 2.0]
+    ops.respond(x, c, c, beta[:2], one, one, *state, None, 1, [8, 8], constants, 0, True)
+    assert [call.constants["EARLY"] for call in seen] == [True, True, True, False, True, True, True]
+    assert ["launch_pdl" in call.options for call in seen] == [False, True, True, False, False, True, True]
     deciding._step_plan.cache_clear()
+    deciding._response_plan.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ SHAPES = [
     (128, 28, 28), (256, 14, 14), (64, 56, 56), (64, 112, 112), (64, 64, 64), (16, 32, 32, 32), (1, 64, 64, 64),
     (4, 32, 32), (16, 28, 28), (32, 24, 24), (512, 7, 7), (197, 768),
 ]  # fmt: skip
-# A prime number of runs would see little of these.
+# The next prime number of runs, or one of few distances with a factor in common, would see little of these.
 HARD = [
     (8, 28, 28), (10, 28, 28), (2, 56, 56), (6, 24, 24), (13, 20, 20), (8, 16, 16), (20, 26, 26), (128, 96, 96),
-    (384, 32, 32, 32), (384, 91, 109),
+    (384, 32, 32, 32), (384, 91, 109), (480, 32, 32), (240, 64, 32), (320, 32, 32, 32), (96, 72, 72), (24, 144, 144),
 ]  # fmt: skip
 
 
@@ -70,8 +70,8 @@ def test_they_lie_all_over_an_image(shape):
 
 @pytest.mark.parametrize("shape", [*SHAPES, *HARD], ids=str)
 def test_no_large_part_of_a_row_slice_or_channel_goes_unseen(shape):
-    assert unseen(shape, measured_in(shape)) < 0.1
-    assert 600 < len(places(shape, measured_in(shape))) < 2048
+    assert unseen(shape, measured_in(shape)) < 0.05
+    assert 450 < len(places(shape, measured_in(shape))) < 2048
 
 
 def test_a_distance_that_does_not_know_the_shape_leaves_such_parts():
@@ -79,9 +79,13 @@ def test_a_distance_that_does_not_know_the_shape_leaves_such_parts():
     assert unseen((384, 32, 32, 32), Measured(8, 8 * 12_289)) > 0.9
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (480, 32, 32), (24, 144, 144), (96, 72, 72)], ids=str)
 def test_most_of_an_image_is_seen_where_its_shape_is_not_known(shape):
     assert unseen(shape, measured_in((math.prod(shape),))) < 0.3
+
+
+def test_an_axis_of_one_changes_nothing():
+    assert measured_in((1, 128, 14, 14)) == measured_in((128, 14, 14)) == measured_in((128, 14, 14, 1))
 
 
 @pytest.mark.parametrize("shape", [(128, 28, 28), (8, 28, 28)], ids=str)

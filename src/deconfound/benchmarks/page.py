@@ -37,7 +37,7 @@ write the residual once: a copy. On a GPU one kernel does this (`deconfound.kern
 some features of all samples, projects them on the q regressors, moves their coefficients, and goes through the same
 features again to subtract, finding them in a cache. The coefficients add a share of `q / n` to what is moved. Backward
 does the same with gradients. The gain must be known before coefficients move; it and the size of the gradients are
-measured on 500 to 2,047 of the features by two small kernels, while on an NVIDIA GPU since Hopper the pass is already
+measured on 450 to 2,047 of the features by two small kernels, while on an NVIDIA GPU since Hopper the pass is already
 going through its first features. With several processes their sums come between the two halves of the pass, and with
 more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
 regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows

@@ -50,6 +50,7 @@ def descend(
         `f − c β_C` with the new β, or without `keep` `− c β_C`; and the share of this batch in the averages.
     """
     features, state = launch.row_by_row(features), (agreement, samples, step, trend)
+    ordered = in_memory_order(beta, channels)  # before the decision, so that the pass comes right after it
     numbers, flag, rate = deciding.decide_step(
         features,
         regressors,
@@ -66,7 +67,6 @@ def descend(
         constants,
         channels,
     )
-    ordered = in_memory_order(beta, channels)
     out = launch.move(features, ordered, weighted, removal, gram, numbers, flag, skipped, keep, early=True)
     _put_back(beta, ordered, channels)
     return out, rate
@@ -92,10 +92,10 @@ def respond(
 ) -> Tensor:
     """Take one batch of gradients into S, and add the way through β; see `deciding.decide_response`."""
     gradient, state = launch.row_by_row(gradient), (agreement, samples, step, trend)
+    ordered = in_memory_order(mean, channels)
     numbers = deciding.decide_response(
         gradient, removal, mean, scale, spread, state, rate, positions, runs, constants, channels
     )
-    ordered = in_memory_order(mean, channels)
     out = launch.move(gradient, ordered, removal, regressors, None, numbers, None, None, keep, early=True)
     _put_back(mean, ordered, channels)
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -203,10 +204,7 @@ class MetadataLayer(nn.Module, ABC):
     @property
     def _features(self) -> int:
         """The number d of features that have coefficients of their own."""
-        count = 1
-        for size in self.coefficient_shape:
-            count *= size
-        return count
+        return math.prod(self.coefficient_shape)
 
     def _may_update(self) -> bool:
         """Whether this forward may change state: not when frozen, nor when backward recomputes activations."""
