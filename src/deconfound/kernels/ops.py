@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Sequence  # noqa: UP035 (the one that torch 2.6 takes in an operator)
 
 import torch
 from torch import Tensor
@@ -37,10 +37,10 @@ def descend(
     step: Tensor,
     trend: Tensor,
     skipped: Tensor,
-    groups: list[int],
-    runs: list[int],
+    groups: Sequence[int],
+    runs: Sequence[int],
     size: float,
-    constants: list[float],
+    constants: Sequence[float],
     channels: int,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -85,8 +85,8 @@ def respond(
     trend: Tensor,
     rate: Tensor | None,
     positions: int,
-    runs: list[int],
-    constants: list[float],
+    runs: Sequence[int],
+    constants: Sequence[float],
     channels: int,
     keep: bool,
 ) -> Tensor:

@@ -109,8 +109,9 @@ def _votes(mean: Tensor, gradient: Tensor, unit: Tensor, squares: Tensor, remova
 
 def _where(condition: Tensor, new: Response, old: Response) -> Response:
     gain = GainState(*(torch.where(condition, a, b) for a, b in zip(new.gain, old.gain, strict=True)))
-    mean, scale, spread = (torch.where(condition, a, b) for a, b in zip(new[:3], old[:3], strict=True))
-    return Response(mean, scale, spread, gain)
+    mean = torch.where(condition, new.mean, old.mean)
+    scale = torch.where(condition, new.scale, old.scale)
+    return Response(mean, scale, torch.where(condition, new.spread, old.spread), gain)
 
 
 class BilevelResidual(torch.autograd.Function):
@@ -151,7 +152,7 @@ class BilevelResidual(torch.autograd.Function):
         summed = gradient if gradient.ndim == 2 else gradient.sum(-1)
         new = follow(response, summed, removal, ctx.rate, ctx.measured)
         if ctx.update:
-            for buffer, value in zip(ctx.response, (*new[:3], *new.gain), strict=True):
+            for buffer, value in zip(ctx.response, (new.mean, new.scale, new.spread, *new.gain), strict=True):
                 buffer.copy_(value)
         else:
             new = response

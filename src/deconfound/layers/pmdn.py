@@ -174,7 +174,7 @@ class PMDN(MetadataLayer):
         elif self.step != "adaptive":
             rate = torch.full_like(rate, float(self.step))
         step = cap_step(rate, batch)
-        new = new._replace(step=step / count.clamp(min=1))
+        new = GainState(new.agreement, new.samples, step / count.clamp(min=1), new.trend)
         usable = finite & (count > 0)
         stepped = torch.addcmul(beta, spread(step, self._groups), innovation(beta, batch))
         look = usable.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait

@@ -79,7 +79,7 @@ class Fit:
 
 def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
     """Metadata as a tensor `(n, p)`, or an error that says what to write."""
-    if not isinstance(metadata, Tensor | np.ndarray):
+    if not isinstance(metadata, (Tensor, np.ndarray)):
         raise ShapeError(
             f"metadata must be the array or tensor that design.encode returns; got {type(metadata).__name__}. "
             "Write metadata=design.encode(rows)."

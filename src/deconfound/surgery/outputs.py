@@ -56,7 +56,7 @@ def _key(output: object) -> Any:
         items: Any = output.items()
     elif dataclasses.is_dataclass(output):
         items = ((field.name, getattr(output, field.name)) for field in dataclasses.fields(output))
-    elif isinstance(output, tuple | list):
+    elif isinstance(output, (tuple, list)):
         items = enumerate(output)
     else:
         return None
@@ -76,7 +76,7 @@ def tensors_in(output: object) -> Iterator[Tensor]:
     elif isinstance(output, MutableMapping):
         for value in output.values():
             yield from tensors_in(value)
-    elif isinstance(output, tuple | list):
+    elif isinstance(output, (tuple, list)):
         for value in output:
             yield from tensors_in(value)
     elif dataclasses.is_dataclass(output):
