@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 import deconfound as dc
 from deconfound.cli import app
 from deconfound.data.synthetic import CEILING, SITE_SHARES, SITES, ceiling, synthetic_images
-from deconfound.errors import OptionError, RunError
+from deconfound.errors import DeconfoundError, OptionError, RunError
 from deconfound.experiments.synthetic import problems, running
 from deconfound.experiments.synthetic.grid import METHODS, Cell, full_grid, quick_grid, steps_for
 from deconfound.experiments.synthetic.learner import Learner
@@ -289,3 +290,12 @@ def test_a_device_that_is_not_there_is_refused(experiment, tmp_path):
     if not torch.cuda.is_available():
         asked = CliRunner().invoke(app, ["reproduce", experiment, "--device", "cuda", "--out", str(tmp_path)])
         assert "got 'cuda' where torch finds no GPU. Use --device cpu" in str(asked.exception)
+
+
+def test_what_the_figure_needs_is_asked_for_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    asked = CliRunner().invoke(app, ["reproduce", "synthetic", "--quick", "--out", str(tmp_path)])
+    assert isinstance(asked.exception, DeconfoundError)
+    assert "matplotlib must be installed" in str(asked.exception)
+    assert "deconfound[train]" in str(asked.exception)
+    assert not list(tmp_path.iterdir())

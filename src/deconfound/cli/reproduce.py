@@ -42,7 +42,9 @@ def synthetic(
     from deconfound.experiments.synthetic.running import RESULTS, run_grid
     from deconfound.experiments.synthetic.tables import Results
     from deconfound.training.files import read_json
+    from deconfound.training.needs import need
 
+    need("matplotlib", "train")  # for the figure, which is drawn after hours
     console = Console()
     device = chosen_device(device)
     cells = quick_grid() if quick else full_grid()

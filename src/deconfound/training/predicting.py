@@ -162,7 +162,10 @@ def _new_rows(
     values = getattr(source, "values", None)
     if names and values is not None and config.data.missing_features == "error" and np.isnan(values).any():
         row, column = np.argwhere(np.isnan(values))[0]
-        raise TableError(f"features must be filled in every row; got an empty {names[column]!r} in row {row}.")
+        raise TableError(
+            f"features must be filled in every row; got an empty {names[column]!r} in row {row}. "
+            "Fill it or leave the row out; a run with data.missing_features: mean takes empty ones as the mean."
+        )
     if names and values is not None and np.isinf(values).any():
         row, column = np.argwhere(np.isinf(values))[0]
         raise TableError(f"features must be finite; got an infinite {names[column]!r} in row {row}. Leave the row out.")
