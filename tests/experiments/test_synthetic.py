@@ -292,9 +292,10 @@ def test_a_device_that_is_not_there_is_refused(experiment, tmp_path):
         assert "got 'cuda' where torch finds no GPU. Use --device cpu" in str(asked.exception)
 
 
-def test_what_the_figure_needs_is_asked_for_before_anything_is_trained(tmp_path, monkeypatch):
+@pytest.mark.parametrize("experiment", ["synthetic", "mri"])
+def test_what_the_figure_needs_is_asked_for_before_anything_is_trained(experiment, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    asked = CliRunner().invoke(app, ["reproduce", "synthetic", "--quick", "--out", str(tmp_path)])
+    asked = CliRunner().invoke(app, ["reproduce", experiment, "--quick", "--out", str(tmp_path)])
     assert isinstance(asked.exception, DeconfoundError)
     assert "matplotlib must be installed" in str(asked.exception)
     assert "deconfound[train]" in str(asked.exception)

@@ -93,7 +93,9 @@ def mri(
     """
     from deconfound.experiments.mri.page import remake
     from deconfound.experiments.mri.running import run_maps, run_mri
+    from deconfound.training.needs import need
 
+    need("matplotlib", "train")
     console, place = Console(), chosen_device(device)
     if report_only:
         results: Results | None = remake(out)

@@ -38,7 +38,9 @@ def oasis(
     from deconfound.experiments.oasis.running import RESULTS, run_oasis
     from deconfound.experiments.oasis.tables import sentence
     from deconfound.training.files import read_json
+    from deconfound.training.needs import need
 
+    need("matplotlib", "train")
     console = Console()
     if report_only:
         results = read_json(out / RESULTS)
