@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from deconfound.errors import OptionError
-from deconfound.models import ResNet3D
+from deconfound.networks import ResNet3D
 
 
 @pytest.mark.parametrize("halving", ["pool", "stride"])

@@ -21,22 +21,15 @@ SOURCE = ROOT / "src" / "deconfound"
 ROOMS = [
     "errors",
     "design",
-    "kernels",
-    "functional",
-    "measured",
-    "gain",
     "layers",
     "surgery",
     "metrics",
-    "report",
     "auditing",
     "methods",
-    "models",
+    "networks",
     "data",
     "training",
     "sklearn",
-    "experiments",
-    "benchmarks",
     "cli",
 ]
 

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deconfound.auditing import audit
+    from deconfound.auditing.audit import audit
+    from deconfound.auditing.result import Audit
     from deconfound.design import Design, Interaction, Polynomial, Spline
     from deconfound.layers import (
         MDN,
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
         frozen_statistics,
         split_parameters,
     )
-    from deconfound.report.result import Audit
     from deconfound.surgery import NormalizedModel, normalize
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "audit": "deconfound.auditing",
-    "Audit": "deconfound.report.result",
+    "audit": "deconfound.auditing.audit",
+    "Audit": "deconfound.auditing.result",
     "Design": "deconfound.design",
     "Interaction": "deconfound.design",
     "Polynomial": "deconfound.design",

@@ -8,14 +8,14 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from deconfound.data.cohort import simulate_cohort
-from deconfound.data.counting import paper_table_one, table_one
-from deconfound.data.people import GROUPS, LABELS, draw_people, shares
 from deconfound.data.scans import open_scans
 from deconfound.data.source import Source
-from deconfound.data.strengths import Strengths
-from deconfound.data.truth import bayes_accuracy, bayes_labels
 from deconfound.errors import OptionError
+from deconfound_lab.cohort.cohort import simulate_cohort
+from deconfound_lab.cohort.counting import paper_table_one, table_one
+from deconfound_lab.cohort.people import GROUPS, LABELS, draw_people, shares
+from deconfound_lab.cohort.strengths import Strengths
+from deconfound_lab.cohort.truth import bayes_accuracy, bayes_labels
 
 
 def both_right(given, table):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-import deconfound.data
-from deconfound.data import Strengths, bayes_accuracy
+import deconfound_lab
+from deconfound_lab import Strengths, bayes_accuracy
 from tests.test_words import blocks
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,7 +35,7 @@ def test_the_sizes_on_the_page_are_the_defaults():
 
 
 def test_every_public_name_of_the_room_is_there_and_documented():
-    for name in deconfound.data.__all__:
-        assert getattr(deconfound.data, name).__doc__
-    with pytest.raises(AttributeError, match=r"module 'deconfound.data' has no attribute 'Nonsense'"):
-        _ = deconfound.data.Nonsense
+    for name in deconfound_lab.__all__:
+        assert getattr(deconfound_lab, name).__doc__
+    with pytest.raises(AttributeError, match=r"module 'deconfound_lab' has no attribute 'Nonsense'"):
+        _ = deconfound_lab.Nonsense

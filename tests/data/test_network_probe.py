@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from deconfound.data.cohort import simulate_cohort
+from deconfound_lab.cohort.cohort import simulate_cohort
 
 
 def network(outputs):

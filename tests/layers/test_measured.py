@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound.gain import new_state
-from deconfound.measured import MEASURED_FEATURES, Measured, measured_in
+from deconfound.layers.pmdn.gain import new_state
+from deconfound.layers.pmdn.sampled import MEASURED_FEATURES, Measured, measured_in
 
 SHAPES = [
     (128, 28, 28), (256, 14, 14), (64, 56, 56), (64, 112, 112), (64, 64, 64), (16, 32, 32, 32), (1, 64, 64, 64),

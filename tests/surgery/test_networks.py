@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import deconfound as dc
-from deconfound.models import ResNet3D
+from deconfound.networks import ResNet3D
 from tests.surgery.confounded import (
     Outcome,
     auc,

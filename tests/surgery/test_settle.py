@@ -158,8 +158,8 @@ def test_by_default_the_training_beta_counts_for_a_hundred_rows_per_direction_of
 
 
 def test_settled_coefficients_solve_the_penalised_least_squares_of_the_theory():
-    from deconfound.functional import moments
-    from deconfound.layers.settling import settled_coefficients
+    from deconfound.layers.functional import moments
+    from deconfound.layers.refit import settled_coefficients
 
     draw = torch.Generator().manual_seed(0)
     regressors, features = torch.randn(40, 3, generator=draw).double(), torch.randn(40, 2, generator=draw).double()

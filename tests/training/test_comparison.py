@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
+from deconfound.auditing.forest import Dot, Panel, forest
 from deconfound.errors import OptionError
 from deconfound.metrics import within_group_dcor_sqr
-from deconfound.report.comparison import comparison_page, sentences
-from deconfound.report.forest import Dot, Panel, forest
 from deconfound.training.comparison import compare, entries
+from deconfound.training.comparison_page import comparison_page, sentences
 from deconfound.training.jobs import execute, plan
 from tests.training import tiny
 

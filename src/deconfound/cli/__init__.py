@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -11,15 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from deconfound.cli.audit import audit
-from deconfound.cli.bench import bench
-from deconfound.cli.cohort import cohort
 from deconfound.cli.compare import compare
-from deconfound.cli.demo import demo
 from deconfound.cli.fit import fit
 from deconfound.cli.init import init
 from deconfound.cli.predict import predict
-from deconfound.cli.reproduce import reproduce
-from deconfound.cli.reproduce_oasis import oasis
 from deconfound.errors import DeconfoundError
 
 app = typer.Typer(
@@ -28,16 +24,17 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-app.command()(demo)
 app.command()(audit)
-app.command()(cohort)
 app.command()(init)
 app.command()(fit)
 app.command()(compare)
 app.command()(predict)
-reproduce.command()(oasis)
-app.add_typer(reproduce, name="reproduce")
-app.command()(bench)
+for _entry in sorted(entry_points(group="deconfound.commands"), key=lambda entry: entry.name):
+    _command = _entry.load()
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_entry.name)
+    else:
+        app.command(_entry.name)(_command)
 
 _debug = False
 

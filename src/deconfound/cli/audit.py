@@ -47,7 +47,7 @@ def audit(
 
     deconfound audit plain.csv pmdn.csv --table people.csv --id participant_id --confounds age,site --labels dx
     """
-    from deconfound import auditing
+    from deconfound.auditing import audit as auditing
     from deconfound.cli.audit_inputs import Files, gather, listed, pairs
 
     console = Console()

@@ -49,11 +49,11 @@ def compare(
 
     deconfound compare config.yaml --methods none,pmdn --seeds 0,1,2 --jobs 4 run.folder=runs/compare
     """
-    from deconfound.report.comparison import comparison_page, sentences
+    from deconfound.data.files import write_text
     from deconfound.training.checking import look
     from deconfound.training.comparison import compare as compare_runs
     from deconfound.training.comparison import entries
-    from deconfound.training.files import write_text
+    from deconfound.training.comparison_page import comparison_page, sentences
     from deconfound.training.loading import load_config
 
     console = Console()

@@ -33,7 +33,7 @@ def init(
 
     deconfound init participants.tsv --source features.csv --label diagnosis --confounds 'site,spline(age),sex'
     """
-    from deconfound.training.files import write_text
+    from deconfound.data.files import write_text
     from deconfound.training.starting import start_from
 
     console = Console()

@@ -34,7 +34,7 @@ def predict(
 
     deconfound predict runs/run new_people.tsv --images new_scans/ --out answers.csv
     """
-    from deconfound.training.files import write_text
+    from deconfound.data.files import write_text
     from deconfound.training.predicting import predict as predict_rows
 
     console = Console()

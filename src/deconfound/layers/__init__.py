@@ -3,7 +3,7 @@
 from deconfound.layers.alternating import AlternatingPMDN, JointPMDN, alternating_step, split_parameters
 from deconfound.layers.base import MetadataLayer, frozen_statistics
 from deconfound.layers.mdn import MDN
-from deconfound.layers.pmdn import PMDN
+from deconfound.layers.pmdn.layer import PMDN
 from deconfound.layers.rmdn import RMDN
 
 __all__ = [

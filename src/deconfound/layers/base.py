@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple, Self, final
 import torch
 from torch import Tensor, nn
 
-from deconfound import kernels
 from deconfound.design import Design
 from deconfound.errors import OptionError, ShapeError
-from deconfound.functional import residualize
-from deconfound.kernels.order import in_memory_order
+from deconfound.layers.functional import residualize
 from deconfound.layers.memory import in_memory, like_memory
+from deconfound.layers.pmdn import kernels
+from deconfound.layers.pmdn.kernels.order import in_memory_order
 from deconfound.layers.precision import full_precision
 from deconfound.layers.rows import Metadata, Rows, as_mask, as_tensor, prepare, refuse_nan
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.functional import pool_positions, recursive_update, residualize
 from deconfound.layers.base import MetadataLayer, Share
+from deconfound.layers.functional import pool_positions, recursive_update, residualize
 from deconfound.layers.rows import Rows
 from deconfound.layers.sync import add_moments
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import ShapeError
-from deconfound.functional import Moments, cross_products
+from deconfound.layers.functional import Moments, cross_products
 
 Metadata = Tensor | NDArray[np.floating]
 

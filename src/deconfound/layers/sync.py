@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from deconfound.functional import Moments
+from deconfound.layers.functional import Moments
 
 
 def processes() -> int:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from deconfound.functional import pool_positions
+from deconfound.layers.functional import pool_positions
 from deconfound.layers.precision import full_precision
 from deconfound.methods.confounds import Confound
 from deconfound.surgery import Place

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.errors import ShapeError
-from deconfound.functional import Moments, least_squares, moments
+from deconfound.layers.functional import Moments, least_squares, moments
 from deconfound.layers.rows import as_tensor, prepare, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import read_confounds

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from deconfound.auditing.answers import weighted_auc
 from deconfound.errors import OptionError
-from deconfound.metrics.answers import weighted_auc
 from deconfound.metrics.columns import Column
 from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.performance import auc, r_squared

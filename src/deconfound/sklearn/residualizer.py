@@ -22,7 +22,7 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
 from deconfound.design import Design
 from deconfound.design.codecs import Kind, Policy
 from deconfound.errors import DeconfoundWarning, OptionError
-from deconfound.functional import least_squares, moments, residualize
+from deconfound.layers.functional import least_squares, moments, residualize
 from deconfound.sklearn.intake import (
     LABEL,
     Columns,

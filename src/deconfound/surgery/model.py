@@ -18,7 +18,7 @@ from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.outputs import tensors_in
 from deconfound.surgery.plan import Plan
-from deconfound.surgery.settle import Batches, settle, settled
+from deconfound.surgery.refit import Batches, settle, settled
 
 _REQUIRED: Any = object()
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from deconfound.auditing import audit
+from deconfound.auditing.audit import audit
+from deconfound.auditing.result import Audit
+from deconfound.data.files import write_json
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.metrics.resampling import Resampling
-from deconfound.report.result import Audit
 from deconfound.training.checking import method_faults
 from deconfound.training.config import Config
-from deconfound.training.files import write_json
 from deconfound.training.loading import listed
 from deconfound.training.pairing import Interval, difference, interval, within
 from deconfound.training.problem import Problem, open_problem

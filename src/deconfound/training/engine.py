@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError
 from deconfound.methods.base import Criterion, Method
 from deconfound.training.batches import Batch, held_out, seed_for, training_batch
 from deconfound.training.best import Best, endless
 from deconfound.training.config import Training
-from deconfound.training.files import read_checked, write_checked
 from deconfound.training.needs import need
 
 need("lightning", "train")

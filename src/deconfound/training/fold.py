@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.data.files import digest, only_one, read_json, sweep, write_bytes, write_json, write_text
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.training.batches import held_out, loader, seed_for, training_batch
 from deconfound.training.config import Config
-from deconfound.training.files import digest, only_one, read_json, sweep, write_bytes, write_json, write_text
 from deconfound.training.losses import criterion
 from deconfound.training.networks import Watch, build_network
 from deconfound.training.problem import FoldData, Part, Problem, fold_data

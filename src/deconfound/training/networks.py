@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.models import ResNet3D, SyntheticCNN
+from deconfound.networks import ResNet3D, SyntheticCNN
 from deconfound.surgery import normalize
 
 

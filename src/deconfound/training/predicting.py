@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.data.files import read_json
 from deconfound.data.source import Source
 from deconfound.design import Design
 from deconfound.design.assumed import Assumed
@@ -22,7 +23,6 @@ from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
 from deconfound.training.config import Config
-from deconfound.training.files import read_json
 from deconfound.training.fold import CHECKPOINT, RESULT, finished, fold_folder
 from deconfound.training.networks import build_network
 from deconfound.training.problem import id_column

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from deconfound.data.files import read_json, sweep, write_json, write_text
 from deconfound.errors import OptionError, RunError
 from deconfound.training.config import Config
-from deconfound.training.files import read_json, sweep, write_json, write_text
 from deconfound.training.fold import RESULT, finished, fold_folder, follower, run_fold
 from deconfound.training.loading import config_from
 from deconfound.training.needs import need

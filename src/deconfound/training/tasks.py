@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.auditing.intake import directed
 from deconfound.errors import OptionError
 from deconfound.metrics.columns import Column, column
-from deconfound.metrics.intake import directed
 from deconfound.metrics.performance import accuracy, auc, balanced_accuracy, group_accuracy, macro_auc, r_squared
 
 Kind = Literal["binary", "multilabel", "multiclass", "regression"]

@@ -1,0 +1,221 @@
+"""What an audit is given, checked and brought into one form before anything is measured."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.auditing.answers import numbers_of
+from deconfound.auditing.notes import Note
+from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
+from deconfound.errors import OptionError, ShapeError, TableError
+from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes, tercile_codes
+from deconfound.metrics.conditional import SMALLEST_GROUP
+
+# Names of the level that a score counts down from, whatever the alphabet says.
+_NEGATIVE = frozenset(
+    [
+        "0",
+        "absent",
+        "cn",
+        "control",
+        "controls",
+        "ctrl",
+        "false",
+        "hc",
+        "healthy",
+        "nc",
+        "neg",
+        "negative",
+        "no",
+        "none",
+        "normal",
+        "td",
+        "unaffected",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Everything an audit reads, on the rows that have all labels."""
+
+    spaces: dict[str, dict[str, Tensor]]
+    confounds: list[Column]
+    labels: list[Column]
+    groups: Tensor
+    units: Tensor
+    folds: Tensor
+    notes: list[Note]
+    rows: Tensor
+
+
+def read(
+    outputs: Any,
+    features: Any,
+    table: Table,
+    confounds: Sequence[str],
+    labels: Sequence[str],
+    person: str | None,
+    fold: str | None,
+    types: dict[str, str],
+    positive: dict[str, str],
+) -> Intake:
+    """Read outputs and table, or say at once everything that is wrong with the columns."""
+    single = [name for name in (person, fold) if name is not None]
+    _check_names(table, confounds, labels, single, types, positive)
+    columns = read_columns(table, [*confounds, *labels, *single])
+    label_columns = [
+        directed(column(name, columns[name], types.get(name), codes_to=10), positive.get(name)) for name in labels
+    ]
+    confound_columns = [column(name, columns[name], types.get(name)) for name in confounds]
+    notes = [
+        Note("note", name, f"{name} holds {count} distinct whole numbers and is read as a quantity; if they are codes, "
+             f"pass types={{{name!r}: 'categorical'}}.")
+        for name in confounds
+        if name not in types and (count := looks_like_codes(columns[name]))
+    ]  # fmt: skip
+    n = len(columns[confounds[0]])
+    present = torch.ones(n, dtype=torch.bool)
+    for label in label_columns:
+        present &= label.present
+        if missing := int((~label.present).sum()):
+            notes.append(Note("note", "", f"{missing:,} of {n:,} rows have no {label.name} and are left out."))
+    spaces = {"outputs": _models(outputs, label_columns, n, "outputs")}
+    if features is not None:
+        spaces["features"] = _models(features, [], n, "features")
+    if fold is not None:
+        present &= ~_alone(_codes(columns, fold, n), present, fold, notes)
+    rows = present.nonzero()[:, 0]
+    units = _codes(columns, person, n)[rows] if person else torch.arange(len(rows))
+    folds = _codes(columns, fold, n)[rows]
+    _refuse_few(units)
+    for model, values in spaces["outputs"].items():
+        if (values[rows] == values[rows][:1]).all():
+            text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
+            notes.append(Note("warning", "", text))
+    label_columns = [label.take(rows) for label in label_columns]
+    for label in label_columns:
+        if label.kind == "numeric":
+            notes.append(Note("note", "", f"{label.name} is a quantity: within its groups means within its thirds."))
+    return Intake(
+        {space: {model: values[rows] for model, values in models.items()} for space, models in spaces.items()},
+        [item.take(rows) for item in confound_columns],
+        label_columns,
+        _groups(label_columns, len(rows)),
+        units,
+        folds,
+        notes,
+        rows,
+    )
+
+
+def _check_names(
+    table: Table,
+    confounds: Sequence[str],
+    labels: Sequence[str],
+    single: Sequence[str],
+    types: dict[str, str],
+    positive: dict[str, str],
+) -> None:
+    """Refuse roles and columns that cannot be, all of them at once."""
+    for role, names in (("confounds", confounds), ("labels", labels)):
+        if isinstance(names, str):
+            raise OptionError(f"{role} must be a list of column names; got {names!r}. Write [{names!r}].")
+    if not confounds:
+        raise OptionError("confounds must name at least one column; got none.")
+    available = column_names(table)
+    faults = absent(confounds, available, "confounds") + absent(labels, available, "labels")
+    faults += absent(single, available, "person and fold")
+    faults += [f"a column must be a confound or a label; got {name!r} as both." for name in confounds if name in labels]
+    for role, names in (("confounds", confounds), ("labels", labels)):
+        twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+        faults += [f"{role} must name each column once; got {name!r} twice." for name in twice]
+    faults += [_unknown("types", name, [*confounds, *labels]) for name in types if name not in [*confounds, *labels]]
+    faults += [_unknown("positive", name, labels) for name in positive if name not in labels]
+    if faults:
+        raise TableError(" ".join(faults))
+
+
+def _unknown(role: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
+    return f"{role} must name {'labels' if role == 'positive' else 'confounds or labels'}; got {name!r}. {hint}"
+
+
+def _refuse_few(units: Tensor) -> None:
+    people = len(torch.unique(units))
+    if people < SMALLEST_GROUP:
+        raise TableError(f"an audit must have at least {SMALLEST_GROUP} people with every label; got {people}.")
+
+
+def _alone(folds: Tensor, present: Tensor, name: str, notes: list[Note]) -> Tensor:
+    """`(n,)` the rows that are alone in their fold, where nothing can be measured; told, or refused if all are."""
+    counts = torch.zeros(int(folds.max()) + 1, dtype=torch.long).index_add(0, folds, present.long())
+    alone = present & (counts[folds] < 2)
+    if int(alone.sum()) == int(present.sum()):
+        raise TableError(
+            f"column {name!r} must have folds of at least 2 rows; got 1 in each. Leave fold out where each row has a "
+            "model of its own."
+        )
+    if alone.any():
+        count = int(alone.sum())
+        text = f"{count:,} {'row is' if count == 1 else 'rows are'} alone in a fold, where nothing can be measured."
+        notes.append(Note("note", "", f"{text} Left out."))
+    return alone
+
+
+def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, Tensor]:
+    models = dict(given) if isinstance(given, Mapping) else {"model": given}
+    if not models:
+        raise OptionError(f"{space} must hold at least one model; got none.")
+    out = {str(model): numbers_of(values, labels, str(model), space) for model, values in models.items()}
+    for model, values in out.items():
+        if len(values) != n:
+            raise ShapeError(
+                f"{space} of {model!r} must have one row per row of the table; got {len(values)} for {n}. "
+                "Bring both into the same rows and order."
+            )
+    return out
+
+
+def directed(label: Column, positive: str | None) -> Column:
+    """A binary label with its positive level last: the named one, or the one that does not sound like "control"."""
+    if positive is not None and positive not in label.levels:
+        raise OptionError(
+            f"positive[{label.name!r}] must be one of its levels; got {positive!r} for {', '.join(label.levels)}."
+        )
+    if label.kind != "binary":
+        return label
+    calm = [level.strip().lower() in _NEGATIVE for level in label.levels]
+    turned = positive == label.levels[0] if positive is not None else calm == [False, True]
+    return Column(label.name, "binary", 1 - label.values, label.levels[::-1]) if turned else label
+
+
+def _groups(labels: list[Column], n: int) -> Tensor:
+    """`(n,)` codes of the combinations of labels, a quantity being cut into thirds."""
+    if not labels:
+        return torch.zeros(n, dtype=torch.long)
+    parts = []
+    for label in labels:
+        if label.kind == "numeric":
+            codes, names = tercile_codes(label.values)
+            label = Column(label.name, "categorical", codes.double(), names)
+        parts.append(label)
+    return cells_of(parts)[0]
+
+
+def _codes(columns: dict[str, NDArray[Any]], name: str | None, n: int) -> Tensor:
+    """`(n,)` codes of the distinct values of a column that must be full; zeros without one."""
+    if name is None:
+        return torch.zeros(n, dtype=torch.long)
+    empty = [row for row, value in enumerate(columns[name].tolist()) if is_missing(value)]
+    if empty:
+        raise TableError(f"column {name!r} must have a value in every row; got none {in_rows(empty)}.")
+    codes = np.unique(columns[name].astype(str), return_inverse=True)[1]
+    return torch.from_numpy(codes.astype(np.int64))

@@ -1,0 +1,1 @@
+"""PMDN: its update, its gradient and its kernels."""

@@ -1,0 +1,101 @@
+"""β learned anew from rows that the network is not trained on, with the network standing still.
+
+While a network learns, β follows it with some noise and delay, and it follows the features of the training rows,
+which a network that memorises makes unlike those of new people. Both leave a part of the confound in eval, and
+choosing the epoch with the best validation loss chooses the epoch in which that part is largest. Held-out rows have
+neither fault:
+
+    β ← β + (RᵀR + k I)⁻¹ Rᵀ(f − Rβ)
+
+is the exact fit to them, in which the β learned in training counts for k rows: a handful of rows, or a site that is
+not among them, moves it little. A fit to n rows leaves a squared correlation of 1 / n per direction of the confounds,
+q_C / n in all, and a β that leaves E without it is best moved by E / (E + q_C / n): that is k = q_C / E.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from deconfound.layers.base import MetadataLayer
+from deconfound.layers.functional import Moments, pool_positions, residualize
+from deconfound.layers.rows import Rows
+from deconfound.layers.sync import add_moments
+
+# For how many held-out rows the training's β counts, for each direction of the confounds: 1 / E. The correlation that
+# it left between outputs and confound was .05 to .1 where the network had begun to memorise (`docs/decisions/0004`).
+ROWS_PER_DIRECTION = 100.0
+
+
+def settled_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:
+    """`β + (RᵀR + k I)⁻¹ Rᵀ(f − Rβ)`.
+
+    Args:
+        beta: `(q, d)`, from training.
+        seen: The moments of the held-out rows.
+        prior: k, for how many rows `beta` counts.
+    """
+    information = seen.gram + prior * torch.eye(len(seen.gram), dtype=seen.gram.dtype, device=seen.gram.device)
+    move, _ = torch.linalg.solve_ex(information, seen.cross - seen.gram @ beta)  # the checked solver makes a GPU wait
+    moved: Tensor = beta + move
+    return moved
+
+
+class Settler:
+    """Stands in for a layer's own estimator while held-out rows go through it."""
+
+    def __init__(self, layer: MetadataLayer, prior: float, at_once: bool, reached: list[Settler]) -> None:
+        self.layer = layer
+        self.prior = prior
+        self.at_once = at_once
+        self._reached = reached
+        self._start = layer._beta().detach().clone()
+        self._seen: Moments | None = None
+
+    def __call__(self, features: Tensor, rows: Rows) -> Tensor:
+        """Take in one batch; its residual with the β that holds so far."""
+        assert rows.fit is not None
+        batch = add_moments(rows.fit.moments(pool_positions(features)))
+        seen = self._seen
+        if seen is None:
+            self._reached.append(self)
+            self._seen = batch
+        else:
+            self._seen = Moments(seen.gram + batch.gram, seen.cross + batch.cross, seen.rows + batch.rows)
+        if self.at_once:
+            self.finish()
+        return residualize(features, rows.removal, self.layer._beta()[: rows.removal.shape[1]])
+
+    def finish(self) -> None:
+        """Give the layer the β of all rows seen; non-finite ones leave it as it was."""
+        assert self._seen is not None
+        found = settled_coefficients(self._start, self._seen, self.prior)
+        self.layer.set_beta(torch.where(torch.isfinite(found).all(), found, self._start))
+
+
+@contextmanager
+def settling(layers: Sequence[MetadataLayer], prior: float, at_once: bool) -> Iterator[list[Settler]]:
+    """Let these layers take in the rows that pass; they are in training mode meanwhile, the network need not be.
+
+    Args:
+        layers: The layers.
+        prior: k.
+        at_once: Whether each batch moves β, so that later layers see it; else `Settler.finish` does.
+
+    Yields:
+        A list that the settlers join in the order in which features reach them.
+    """
+    modes = [layer.training for layer in layers]
+    reached: list[Settler] = []
+    try:
+        for layer in layers:
+            layer.settler = Settler(layer, prior, at_once, reached)
+            layer.training = True
+        yield reached
+    finally:
+        for layer, mode in zip(layers, modes, strict=True):
+            layer.settler = None
+            layer.training = mode

@@ -1,0 +1,100 @@
+"""Let the layers of a model settle on held-out rows, one after the other in the order in which features reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from deconfound.errors import OptionError
+from deconfound.layers import MetadataLayer
+from deconfound.layers.refit import ROWS_PER_DIRECTION, settling
+from deconfound.layers.rows import as_tensor, refuse_nan
+
+if TYPE_CHECKING:
+    from deconfound.surgery.model import NormalizedModel
+
+Batches = Iterable[tuple[Any, Any]] | Callable[[], Iterable[tuple[Any, Any]]]
+
+
+@torch.no_grad()
+def settle(model: NormalizedModel, batches: Batches, prior: float | None) -> None:
+    """Fit every layer's β to held-out rows; see `NormalizedModel.settle`."""
+    if not callable(batches) and iter(batches) is batches:
+        raise OptionError(
+            "batches must be there to be read again; got an iterator. Pass a list, a loader, or a function that "
+            "returns an iterator."
+        )
+    if prior is None:
+        prior = ROWS_PER_DIRECTION * model.design.confound_directions
+    if prior < 0:
+        raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
+    single = len(list(islice(_read(batches), 2))) == 1
+    with _eval(model):
+        with settling(_layers(model), prior, at_once=single) as reached:
+            _forward(model, batches)
+        if single:
+            return
+        # A layer's features are right once all before it have settled.
+        reached[0].finish()
+        for later in reached[1:]:
+            with settling([later.layer], prior, at_once=False) as again:
+                _forward(model, batches)
+            again[0].finish()
+
+
+@contextmanager
+def settled(model: NormalizedModel, batches: Batches, prior: float | None) -> Iterator[None]:
+    """A context in which the layers are settled, and after which they are as before."""
+    layers = _layers(model)
+    before = [layer._beta().detach().clone() for layer in layers]
+    settle(model, batches, prior)
+    try:
+        yield
+    finally:
+        for layer, beta in zip(layers, before, strict=True):
+            layer.set_beta(beta)
+
+
+def _read(batches: Batches) -> Iterable[tuple[Any, Any]]:
+    return batches() if callable(batches) else batches
+
+
+def _forward(model: NormalizedModel, batches: Batches) -> None:
+    read = False
+    for batch in _read(batches):
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise OptionError(f"batches must hold pairs of inputs and metadata; got {type(batch).__name__}.")
+        inputs, metadata = batch
+        read = True
+        checked = as_tensor(metadata, model.design, len(metadata))
+        refuse_nan(checked, model.design, training=True)
+        arguments, keywords = _arguments(inputs)
+        model(*arguments, metadata=checked, **keywords)
+    if not read:
+        raise OptionError("batches must hold at least one; got none.")
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs), {}) if isinstance(inputs, tuple | list) else ((inputs,), {})
+
+
+def _layers(model: NormalizedModel) -> list[MetadataLayer]:
+    return [layer for layer in model.layers.values() if isinstance(layer, MetadataLayer)]
+
+
+@contextmanager
+def _eval(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

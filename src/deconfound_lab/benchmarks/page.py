@@ -1,0 +1,105 @@
+"""`docs/performance.md` and its figure from the JSON of benchmark runs: `python -m deconfound_lab.benchmarks.page`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from deconfound_lab.benchmarks import tables
+from deconfound_lab.benchmarks.store import Result, rows
+
+DOCS = Path(__file__).parents[3] / "docs"
+FIGURE = "figures/growth.svg"
+
+OPENING = """# Performance
+
+Made by `python -m deconfound_lab.benchmarks.page` from `docs/results/performance/*.json`; do not edit.
+
+Every figure is measured beside something plain in the same run, in rounds that take turns, and what counts is the
+ratio: a layer's pass over its features beside a plain copy of them on the same device, a training step beside the same
+step of the plain network. To run it again:
+
+```
+make bench                               # on the CPU, about five minutes on an idle machine
+deconfound bench --device cuda           # on a GPU; --minutes 8 stops there, with what matters most done first
+python -m deconfound_lab.benchmarks.page     # this page, from the JSON put into docs/results/performance
+```
+
+Each run writes `<device>.json` after every row, so that a run that is stopped keeps what it has and the same command
+goes on from there; `--sections steps,growth` runs a part, `--check` ends with an error where a claim does not hold.
+Where nothing is installed, `PYTHONPATH=src python -m deconfound.cli bench` does the same.
+
+## How a pass is done
+
+A layer's work on `n × d` features is a few operations on each number, so its floor is to read the features once and to
+write the residual once: a copy. On a GPU one kernel does this (`deconfound.layers.pmdn.kernels`). Each of its programs goes through
+some features of all samples, projects them on the q regressors, moves their coefficients, and goes through the same
+features again to subtract, finding them in a cache. The coefficients add a share of `q / n` to what is moved. Backward
+does the same with gradients. The gain must be known before coefficients move; it and the size of the gradients are
+measured on 450 to 2,047 of the features by two small kernels, while on an NVIDIA GPU since Hopper the pass is already
+going through its first features. With several processes their sums come between the two halves of the pass, and with
+more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
+regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
+that stay in the cache. What was tried is told in
+[decision 0006](decisions/0006-kernels-that-come-back-to-their-features.md).
+"""
+
+KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
+and faults it in again in the next, or not, as the heap happens to lie: on a CPU this can cost more than any layer here.
+A training run gets the same with `MALLOC_TRIM_THRESHOLD_=2147483647 MALLOC_MMAP_THRESHOLD_=2147483647` in its
+environment, or with jemalloc.
+"""
+
+GROWTH = f"""## Growth
+
+Forward and backward in training against one size, the others fixed (the tables below say at what). The dots go through
+the largest size in proportion to it: a line above them grows more slowly than its size. On a GPU there are two steps
+along the metadata columns, where a pass becomes two kernels and where torch's own operations take over.
+
+![Cost of a PMDN layer against samples, features, metadata columns and layers]({FIGURE})
+"""
+
+
+def page(results: Iterable[Result], figure: bool = True) -> str:
+    """The whole page; the growth figure is linked where there is something to show in it."""
+    parts, results = [OPENING], list(results)
+    if all(result["device"] != "cuda" for result in results):
+        parts.append("No figures of a GPU are here yet.\n")
+    if figure and any(rows(result, "growth") for result in results):
+        parts.append(GROWTH)
+    for result in results:
+        parts += [_origin(result), tables.claimed(result), *tables.sections(result)]
+    return "\n".join(part for part in parts if part)
+
+
+def _origin(result: Result) -> str:
+    origin = result["origin"]
+    versions = ", ".join(f"{name} {number}" for name, number in origin["packages"].items())
+    title = "GPU" if result["device"] == "cuda" else "CPU"
+    where = f"{origin['machine']}, {origin['cores']} cores, {origin['threads']} threads"
+    source = f"commit `{origin['commit']}`" if origin["commit"] else f"source `{origin['code']}`"
+    text = f"## {title}\n\n{where}; Python {origin['python']}, {versions}; {source}.\n"
+    if result["quick"]:
+        text += "\nA quick run of small sizes, to see that everything runs: its figures mean nothing.\n"
+    if origin["keeps_memory"]:
+        text += "\n" + KEPT
+    if "note" in result:
+        text += f"\n{result['note']}\n"
+    if result.get("left_out"):
+        text += f"\nNot measured: {'; '.join(result['left_out'])}.\n"
+    return text
+
+
+def main() -> None:
+    """Write the page and the figure from the committed results."""
+    results = [json.loads(path.read_text()) for path in sorted((DOCS / "results" / "performance").glob("*.json"))]
+    (DOCS / "performance.md").write_text(page(results))
+    if any(rows(result, "growth") for result in results):
+        from deconfound_lab.benchmarks.figures import growth
+
+        (DOCS / FIGURE).write_text(growth(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""`deconfound bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def bench(
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    sections: Annotated[
+        str | None,
+        typer.Option(
+            help="Parts to run, with commas between, in this order: checks, passes, steps, growth, metrics, loading, "
+            "tiles; compiled steps come last. All of them if not given."
+        ),
+    ] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(
+            help="How whole steps run: eager, compiled, and on a GPU graph. If not given, eager; on a GPU all."
+        ),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Begin nothing after so many minutes.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for <device>.json and <device>.md.")] = Path("runs/bench"),
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what an earlier run has measured.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: to see that it runs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="End with an error where a claim does not hold.")] = False,
+) -> None:
+    """Measure what the layers cost, as ratios to plain networks and plain copies in the same run.
+
+    The JSON is written after every row: a run that is stopped keeps what it has, and the same command goes on from
+    there as long as code and machine are the same.
+    """
+    from rich.console import Console
+
+    from deconfound.cli.bars import counted
+    from deconfound_lab.benchmarks.claims import broken
+    from deconfound_lab.benchmarks.claims import check as check_claims
+    from deconfound_lab.benchmarks.page import page
+    from deconfound_lab.benchmarks.run import run
+    from deconfound_lab.benchmarks.store import path_of
+
+    console = Console()
+    with counted(console) as bar:
+        watcher = _watcher(console, bar)
+        try:
+            result = run(
+                device, _names(sections), _names(modes), quick=quick, folder=out, again=again, minutes=minutes,
+                watcher=watcher,
+            )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            bar.stop()
+            console.print("stopped; what was measured is kept, and the same command goes on from here", style="yellow")
+            raise typer.Exit(130) from stop
+    path = path_of(out, result)
+    path.with_suffix(".md").write_text(page([result], figure=False))
+    console.print(f"Wrote {path} and {path.with_suffix('.md').name}.", highlight=False)
+    if result["left_out"]:
+        console.print(f"left out, for time: {'; '.join(result['left_out'])}", style="yellow", highlight=False)
+    faults, claims = broken(result), check_claims(result)
+    if claims and not quick:
+        console.print(f"{len(claims) - len(faults)} of {len(claims)} claims held", highlight=False)
+    for fault in faults:
+        console.print(f"[bold]not held:[/] {fault}", highlight=False)
+    if check and faults:
+        raise typer.Exit(1)
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _watcher(console: Console, bar: Any) -> Any:
+    from deconfound_lab.benchmarks.run import Watcher
+    from deconfound_lab.benchmarks.tables import headline
+
+    class Shown(Watcher):
+        """A bar over jobs, and a line for each row."""
+
+        task: Any = None
+
+        def start(self, done: int, total: int, replaces: bool) -> None:
+            if replaces:
+                console.print("what is in the folder was measured by other code or elsewhere: anew", style="dim")
+            elif done:
+                console.print(f"going on: {done} of {total} are measured already", style="dim", highlight=False)
+
+        def rehearse(self, pieces: int, processes: int) -> None:
+            console.print(f"compiling {pieces} pieces in {processes} processes", style="dim", highlight=False)
+
+        def begin(self, job: Any, done: int, total: int) -> None:
+            if self.task is None:
+                self.task = bar.add_task(job.key, total=total)
+            bar.update(self.task, description=job.key, completed=done, total=total)
+
+        def row(self, job: Any, row: dict[str, Any]) -> None:
+            console.print(f"{job.key}: {headline(job.name, row)}", highlight=False, markup=False, soft_wrap=True)
+
+        def end(self, job: Any, taken: float) -> None:
+            bar.advance(self.task)
+
+    return Shown()

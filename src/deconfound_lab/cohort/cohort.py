@@ -1,0 +1,202 @@
+"""The simulated cohort as a source of samples: the paper's Table 1, with a truth that is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deconfound.data.cache import StoredVolumes, cache_root, digest, keep
+from deconfound.data.volumes import Packing, check_packing, pack, robust_scale, unpack
+from deconfound.errors import OptionError
+from deconfound_lab.cohort.effects import coefficients, load_template
+from deconfound_lab.cohort.people import People, draw_people
+from deconfound_lab.cohort.rendering import Renderer, draw
+from deconfound_lab.cohort.strengths import Strengths
+
+VERSION = 1
+"""Raised whenever equal arguments give other volumes, so that kept ones are not taken for them."""
+
+MIN_SIZE = 8
+
+
+class Cohort:
+    """Simulated people and their volumes; see `deconfound.data.source.Source`. Made by `simulate_cohort`.
+
+    Volumes are drawn when they are read; `keep` writes them to the cache once, and reads them from there.
+
+    Attributes:
+        table: `participant_id`, `person`, `site`, `group`, `sex`, `age`, `hiv`, `mci`, one row per person.
+        severity: Of `hiv` and `mci`: what the volumes show of the labels. No model may see it.
+        shape: `(1, size, size, size)`.
+        settings: All that the volumes depend on, as plain values.
+        fingerprint: Their digest.
+    """
+
+    def __init__(
+        self, people: People, renderer: Renderer, stream: tuple[int, int], dtype: Packing, settings: dict[str, object]
+    ) -> None:
+        self.table: Mapping[str, Any] = people.table
+        self.severity = people.severity
+        self.strengths = renderer.strengths
+        self.size = renderer.size
+        self.shape: tuple[int, ...] = (1, *[renderer.size] * 3)
+        self.fingerprint = digest([settings, dtype])
+        self.dtype: Packing = dtype
+        self.settings = settings
+        self._renderer, self._stream = renderer, stream
+        self._kept: StoredVolumes | None = None
+
+    def __len__(self) -> int:
+        return len(self.table["age"])
+
+    def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """The volumes of these rows, `(n, 1, size, size, size)` in 0 … 1, scaled and kept as `open_scans` does."""
+        if self._kept is not None:
+            return self._kept.read(np.asarray(rows))
+        return np.stack([unpack(self._packed(int(row))) for row in rows])[:, None]
+
+    def scans(self, rows: NDArray[Any]) -> NDArray[np.int16]:
+        """The same people as their scanners give them, in whole numbers, `(n, size, size, size)`."""
+        return np.stack([self._scan(int(row)).to(torch.int16).cpu().numpy() for row in rows])
+
+    def brains(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """The same people as tissue, before a scanner sees them, `(n, size, size, size)`."""
+        return np.stack([self._brain(int(row))[0].cpu().numpy() for row in rows])
+
+    def keep(self, cache: str | Path | None = None, *, jobs: int | None = None, progress: bool = True) -> Cohort:
+        """Write all volumes to the cache, unless they are there, and read them from it from now on.
+
+        Args:
+            cache: The folder; `DECONFOUND_CACHE` or the user's cache folder by default.
+            jobs: Threads that draw volumes; one per core by default.
+            progress: Whether a bar is shown.
+        """
+        jobs = jobs or os.cpu_count() or 1
+        digests = [digest([self.settings, row]) for row in range(len(self))]
+        size = (self.size,) * 3
+        with single_threaded(jobs):
+            kept = keep(
+                cache_root(cache), {"kind": "cohort"}, digests, size, self.dtype, self._packed,
+                what="simulating", jobs=jobs, progress=progress,
+            )  # fmt: skip
+        self._kept = kept.volumes
+        return self
+
+    def write_bids(self, folder: str | Path, *, jobs: int | None = None, progress: bool = True) -> Path:
+        """Write the scans as a BIDS folder for `open_scans`; see `deconfound_lab.cohort.cohort_files.write_bids`."""
+        from deconfound_lab.cohort.cohort_files import write_bids
+
+        return write_bids(self, folder, jobs=jobs, progress=progress)
+
+    def map_scans(self, jobs: int | None = None) -> Iterator[NDArray[np.int16]]:
+        """Every person's scan in the order of the table, drawn by several threads."""
+        jobs = jobs or os.cpu_count() or 1
+        with single_threaded(jobs), ThreadPoolExecutor(jobs) as pool:
+            for first in range(0, len(self), 4 * jobs):  # a few at a time, so that memory stays small
+                rows = range(first, min(first + 4 * jobs, len(self)))
+                yield from pool.map(lambda row: self.scans(np.array([row]))[0], rows)
+
+    def _packed(self, row: int) -> NDArray[Any]:
+        return pack(robust_scale(self._scan(row).cpu().numpy()), self.dtype)
+
+    def _brain(self, row: int) -> tuple[torch.Tensor, Any]:
+        draws = draw((*self._stream, row), self.size)
+        one = slice(row, row + 1)
+        tissue, motion = coefficients(
+            self.table["age"][one],
+            self.severity["mci"][one],
+            self.severity["hiv"][one],
+            draws.modes[None],
+            self.strengths,
+        )
+        return self._renderer.brain(tissue[0], motion[0], self.table["sex"][row] == "M", draws), draws
+
+    def _scan(self, row: int) -> torch.Tensor:
+        if not 0 <= row < len(self):
+            raise OptionError(f"rows must lie between 0 and {len(self) - 1}; got {row}.")
+        brain, draws = self._brain(row)
+        return self._renderer.scan(brain, str(self.table["site"][row]), draws)
+
+
+def simulate_cohort(
+    size: int = 64,
+    seed: int = 0,
+    *,
+    independent: bool = False,
+    people: int | None = None,
+    strengths: Strengths | None = None,
+    anatomy: str = "procedural",
+    older: float = 0.0,
+    dtype: Packing = "uint8",
+    device: str | torch.device = "cpu",
+) -> Cohort:
+    """Simulate the paper's cohort: exactly Table 1, with volumes that show labels, age, sex and site.
+
+    A volume depends on the seed and the person's row alone, in whatever order and on whatever device it is drawn (up to
+    rounding).
+
+    Args:
+        size: Edge of the cubic volumes.
+        seed: Equal seeds give equal cohorts.
+        independent: Draw a test set in which labels are independent of site, sex and age, exactly.
+        people: How many; Table 1's 1,262 by default (1,264 if `independent`), else in proportion.
+        strengths: The sizes of the effects; the fixed ones by default.
+        anatomy: "procedural" (no extra), or "icbm152" (the maps that nilearn ships).
+        older: By how many years impaired people are older within a site; the paper does not say.
+        dtype: How voxels are kept: "uint8" or "float16".
+        device: Where volumes are computed.
+
+    Example:
+        >>> cohort = simulate_cohort(size=16, people=20)
+        >>> cohort.read([3, 1]).shape, sorted(set(cohort.table["site"]))
+        ((2, 1, 16, 16, 16), ['ADNI', 'SRI', 'UCSF'])
+    """
+    check_packing(dtype)
+    if size < MIN_SIZE:
+        raise OptionError(f"size must be at least {MIN_SIZE}; got {size}.")
+    if seed < 0:
+        raise OptionError(f"seed must not be negative; got {seed}.")
+    place = _device(device)
+    strengths = strengths or Strengths()
+    drawn = draw_people(seed, strengths, independent=independent, people=people, older=older)
+    renderer = Renderer(load_template(anatomy, size), strengths, size, place)
+    count = len(drawn.table["age"])
+    settings: dict[str, object] = {
+        "version": VERSION,
+        "size": size,
+        "seed": seed,
+        "independent": independent,
+        "people": count,
+        "anatomy": anatomy,
+        "older": older,
+        "strengths": strengths.to_dict(),
+    }
+    return Cohort(drawn, renderer, (seed, int(independent)), dtype, settings)
+
+
+def _device(name: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA says so by an assertion
+        told = str(error).split("\n")[0].rstrip(".")
+        raise OptionError(f"device must be one of torch's that is here; got {str(name)!r} ({told}).") from error
+
+
+@contextmanager
+def single_threaded(jobs: int) -> Iterator[None]:
+    """One torch thread for each of several workers, which otherwise wait for each other."""
+    before = torch.get_num_threads()
+    if jobs > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

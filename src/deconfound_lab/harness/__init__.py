@@ -1,0 +1,1 @@
+"""What experiments share: a store with provenance, tables, figures and a page."""

@@ -1,0 +1,218 @@
+"""`deconfound audit`: files in, three files out, and errors that name file, column and fix."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from deconfound import metrics
+from deconfound.cli.audit import audit
+from deconfound.cli.audit_files import read_file, usual_outputs
+from deconfound.errors import DeconfoundError
+from tests.auditing.cohort import cohort
+
+app = typer.Typer()
+app.command()(audit)
+QUICK = ["--permutations", "39", "--bootstraps", "40"]
+
+
+def write(path, columns, separator=","):
+    lines = [separator.join(columns)]
+    lines += [separator.join(str(cell) for cell in row) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    outputs, table = cohort(n=90)
+    write(tmp_path / "people.tsv", table, "\t")
+    shuffled = np.random.default_rng(0).permutation(90)
+    write(tmp_path / "clean.csv", {"scan": table["scan"][shuffled], "logit": outputs["clean"][shuffled]})
+    write(tmp_path / "site.csv", {"scan": table["scan"], "logit": outputs["by site"]})
+    write(tmp_path / "all.csv", {**table, "logit": outputs["clean"], "other": outputs["by site"]})
+    return tmp_path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments), *QUICK])
+
+
+def test_one_file_with_everything_gives_three_files_and_exit_code_zero(files):
+    out = files / "audit"
+    done = run(files / "all.csv", "--confounds", "age,sex,site", "--labels", "dx", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in out.iterdir()) == ["audit.csv", "audit.html", "audit.json"]
+    found = json.loads((out / "audit.json").read_text())
+    assert found["about"]["models"] == ["all"]
+    assert "still there" in done.output or "no sign" in done.output
+
+
+def test_shuffled_files_are_joined_by_id_and_ids_keep_their_zeros(files):
+    options = ["--confounds", "site", "--labels", "dx", "--table", files / "people.tsv", "--id", "scan"]
+    done = run(files / "clean.csv", files / "site.csv", *options, "--out", files / "joined")
+    assert done.exit_code == 0, done.output
+    found = json.loads((files / "joined" / "audit.json").read_text())
+    answers = {item["model"]: item["answer"] for item in found["verdicts"]}
+    assert answers["site"] == "left"
+    outputs, table = cohort(n=90)
+    auc = {row["model"]: row["value"] for row in found["rows"] if row["statistic"] == "auc" and not row["confound"]}
+    for model, name in (("clean", "clean"), ("site", "by site")):
+        assert auc[model] == pytest.approx(float(metrics.auc(outputs[name], table["dx"] == "patient")))
+
+
+def test_several_models_in_one_file_and_a_check_that_fails_the_build(files):
+    options = ["--confounds", "site", "--labels", "dx", "--model", "a=logit", "--model", "b=other"]
+    done = run(files / "all.csv", *options, "--out", files / "two", "--check")
+    assert done.exit_code == 1
+    found = json.loads((files / "two" / "audit.json").read_text())
+    assert found["about"]["models"] == ["a", "b"]
+
+
+def test_arrays_and_features_are_read_in_the_order_of_the_table(files):
+    outputs, table = cohort(n=90)
+    np.save(files / "clean.npy", outputs["clean"])
+    np.savez(files / "hidden.npz", clean=np.column_stack([outputs["clean"], table["site"] == "UCSF"]))
+    options = [
+        "--table",
+        files / "people.tsv",
+        "--confounds",
+        "site",
+        "--labels",
+        "dx",
+        "--features",
+        files / "hidden.npz",
+    ]
+    done = run(files / "clean.npy", *options, "--out", files / "arrays")
+    assert done.exit_code == 0, done.output
+    found = json.loads((files / "arrays" / "audit.json").read_text())
+    assert {item["space"]: item["answer"] for item in found["verdicts"]}["features"] == "left"
+
+
+def test_parquet_is_read_like_csv(files):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pandas.read_csv(files / "all.csv").to_parquet(files / "all.parquet")
+    done = run(files / "all.parquet", "--confounds", "site", "--labels", "dx", "--out", files / "parquet")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["absent.csv", "--confounds", "age"], "absent.csv must be a file; got nothing there"),
+        (["all.csv", "--confounds", "agee"], "all.csv: .*got 'agee', which it lacks. Did you mean 'age'"),
+        (["all.csv", "--confounds", "age", "--outputs", "logits"], "all.csv: outputs of 'all'.*'logits'.*'logit'"),
+        (["people.tsv", "--confounds", "age"], "people.tsv must have columns of outputs.*Name them with --outputs"),
+        (["clean.csv", "--confounds", "age", "--table", "short.csv"], "same rows in the same order.*got 90 and 2 rows"),
+        (
+            ["clean.csv", "--confounds", "age", "--table", "short.csv", "--id", "scan"],
+            "no row for .*88 of 90 are absent",
+        ),
+        (
+            ["twice.csv", "--confounds", "age", "--table", "people.tsv", "--id", "scan"],
+            "every 'scan' once; got '0001' in lines 2 and 3",
+        ),
+        (["uneven.csv", "--confounds", "age"], "3 cells in every line, parted by the comma; got 2 in line 3"),
+        (["all.csv", "--confounds", "age", "--type", "age"], "--type must be NAME=VALUE; got 'age'"),
+        (
+            ["all.csv", "--confounds", "age", "--model", "a=logit", "--model", "a=other"],
+            "give each name once; got 'a' tw",
+        ),
+        (
+            ["empty.npz", "--confounds", "age", "--table", "people.tsv"],
+            "must hold arrays with one row per sample; got no",
+        ),
+        (["single.npy", "--confounds", "age", "--table", "people.tsv"], "must hold arrays with one row per sample"),
+        (["rows.npy", "--confounds", "age"], "must stand beside a table of people; got arrays alone. Give it with --t"),
+        (["all.xlsx", "--confounds", "age"], "must end in .csv, .tsv, .parquet, .npy or .npz; got '.xlsx'"),
+        (["all.csv", "--confounds", "age", "--out", "all.csv"], "--out must be a folder that can be written"),
+    ],
+)
+def test_errors_name_the_file_the_column_and_the_fix(files, monkeypatch, arguments, text):
+    write(files / "short.csv", {"scan": ["0000", "0001"], "age": [60, 61]})
+    write(files / "twice.csv", {"scan": ["0001", "0001"], "logit": [0.1, 0.2]})
+    (files / "uneven.csv").write_text("scan,logit,age\n1,2,3\n1,2\n")
+    (files / "all.xlsx").write_text("")
+    np.savez(files / "empty.npz")
+    np.save(files / "single.npy", 3.0)
+    np.save(files / "rows.npy", np.zeros(90))
+    monkeypatch.chdir(files)
+    done = run(*arguments)
+    assert isinstance(done.exception, DeconfoundError), done.output
+    assert re.search(text, str(done.exception)), str(done.exception)
+
+
+def test_predictions_as_the_library_writes_them_are_read_by_their_logits_or_scores(tmp_path):
+    outputs, table = cohort(n=90)
+    logit = outputs["clean"]
+    said = {"logit_dx": logit, "score_dx": 1 / (1 + np.exp(-logit)), "predicted_dx": np.where(logit > 0, "x", "y")}
+    spread = {"score_dx": said["score_dx"], "score_sd_dx": said["score_dx"], "predicted_dx": said["predicted_dx"]}
+    assert usual_outputs(said, set()) == ["logit_dx"]
+    assert usual_outputs(spread, set()) == ["score_dx"]
+    write(tmp_path / "said.csv", {**table, **spread})
+    found = run(tmp_path / "said.csv", "--confounds", "age", "--out", tmp_path / "audit")
+    assert found.exit_code == 0
+
+
+def test_files_that_are_not_what_their_ending_says_are_told(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("site\nK\u00f6ln\n".encode("latin-1"))
+    (tmp_path / "bad.npy").write_bytes(b"")
+    for name, text in (("latin.csv", "must be UTF-8 text"), ("bad.npy", "must hold plain arrays of numbers")):
+        with pytest.raises(DeconfoundError, match=text):
+            read_file(tmp_path / name)
+
+
+def test_every_absent_column_is_told_at_once(files):
+    found = run(files / "all.csv", "--confounds", "agee,sitee", "--out", files / "audit")
+    assert "'agee'" in str(found.exception)
+    assert "'sitee'" in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "gaps.csv: output 'score' must be filled in every row; got nothing in rows 3, 8. Leave these rows out"),
+        (["--outputs", "answer"], "gaps.csv: output 'answer' must be filled in every row; got nothing in row 5"),
+        (["--outputs", "named,score"], "'named' must be numbers beside other outputs; got 'patient' in 60 rows"),
+        (["--outputs", "named,score"], "\n.*'score' must be filled"),
+        (
+            ["--outputs", "slips"],
+            "outputs of 'gaps' must be numbers, or one column of class names; got 'failed' in rows 2",
+        ),
+    ],
+)
+def test_outputs_that_are_empty_or_text_are_told_by_column_and_rows(tmp_path, options, text):
+    score = np.linspace(-1, 1, 60)
+    named = np.where(score > -2, "patient", "control")
+    columns = {"age": np.arange(60), "score": score, "answer": named, "named": named, "slips": score}
+    columns = {name: values.astype(object) for name, values in columns.items()}
+    columns["score"][[3, 8]] = columns["answer"][5] = ""
+    columns["slips"][[2, 7]] = "failed"
+    write(tmp_path / "gaps.csv", columns)
+    done = run(tmp_path / "gaps.csv", "--confounds", "age", *options)
+    assert isinstance(done.exception, DeconfoundError), done.output
+    assert re.search(text, str(done.exception)), str(done.exception)
+
+
+def test_files_of_one_name_in_two_folders_are_two_models(files, monkeypatch):
+    outputs, table = cohort(n=90)
+    for folder, name in (("a", "clean"), ("b", "by site")):
+        (files / folder).mkdir()
+        write(files / folder / "predictions.csv", {**table, "logit": outputs[name]})
+    monkeypatch.chdir(files)
+    done = run("a/predictions.csv", "b/predictions.csv", "--confounds", "site", "--out", "both")
+    assert done.exit_code == 0, done.output
+    found = json.loads((files / "both" / "audit.json").read_text())
+    assert found["about"]["models"] == ["a/predictions", "b/predictions"]
+    done = run("all.csv", "all.csv", "--confounds", "site")
+    assert "models must have different names; got 'all' twice" in str(done.exception)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(files, monkeypatch):
+    monkeypatch.setattr("deconfound.auditing.audit.audit", lambda *args, **options: pytest.fail("measured first"))
+    done = run(files / "all.csv", "--confounds", "age", "--out", files / "all.csv")
+    assert "--out must be a folder that can be written" in str(done.exception)

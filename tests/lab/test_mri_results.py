@@ -1,0 +1,50 @@
+"""The committed results of the MRI experiment: tables and page are those that `results.json` makes."""
+
+import shutil
+from pathlib import Path
+
+from deconfound.data.files import read_json
+from deconfound_lab.mri import FULL
+from deconfound_lab.mri.page import block, filled, remake
+from deconfound_lab.mri.results import Results
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "results" / "mri"
+
+
+def test_tables_and_page_in_the_docs_are_those_of_the_committed_results(tmp_path):
+    shutil.copy(FOLDER / "results.json", tmp_path)
+    results = remake(tmp_path)
+    for name in ("table1.md", "table2.md", "table3.md"):
+        assert (FOLDER / name).read_text() == (tmp_path / name).read_text(), name
+    for name in ("comparison.png", "tsne.png"):
+        assert (FOLDER / name).read_bytes().startswith(b"\x89PNG")
+    page = (ROOT / "docs" / "mri.md").read_text()
+    assert page == filled(page, block(results, "results/mri"))
+
+
+def test_the_committed_results_are_of_the_full_plan_and_say_where_they_come_from():
+    results = Results.from_dict(read_json(FOLDER / "results.json"))
+    assert (results.plan["size"], results.plan["folds"]) == (FULL.size, FULL.folds)
+    assert results.provenance
+    for source in results.provenance:
+        assert source["commit"]
+        assert source["device"]
+    assert (FOLDER / "results.json").stat().st_size < 3_000_000
+
+
+def test_the_table_in_the_readme_is_that_of_the_results():
+    results = Results.from_dict(read_json(FOLDER / "results.json"))
+    page = (ROOT / "README.md").read_text().replace("*", "")
+    names = {
+        "plain network": "baseline", "adversarial": "adversarial", "MDN": "mdn", "R-MDN": "rmdn",
+        "PMDN as published": "pmdn-paper", "PMDN in one pass": "pmdn",
+    }  # fmt: skip
+    for name, arm in names.items():
+        cells = []
+        for batch in FULL.batch_sizes:
+            line = next((line for line in results.lines if (line.batch, line.arm) == (batch, arm)), None)
+            whole = line is not None and len(line.trials) == FULL.folds
+            cells.append(f"{100 * line.independent.mean:.1f} / {line.within_mean.mean:.3f}" if whole else "–")
+        row = " | ".join([f"| {name}", *cells]).replace("/ 0.", "/ .") + " |"
+        assert row in page

@@ -1,0 +1,302 @@
+"""The synthetic experiment in small: its data, one pinned cell, its tables, and a run that goes on."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import deconfound as dc
+from deconfound.cli import app
+from deconfound.errors import DeconfoundError, OptionError, RunError
+from deconfound_lab.synthetic import problems, running
+from deconfound_lab.synthetic.grid import METHODS, Cell, full_grid, quick_grid, steps_for
+from deconfound_lab.synthetic.images import CEILING, SITE_SHARES, SITES, ceiling, synthetic_images
+from deconfound_lab.synthetic.learner import Learner
+from deconfound_lab.synthetic.page import sentence, write_report
+from deconfound_lab.synthetic.running import run_cell, run_grid
+from deconfound_lab.synthetic.stages import transfer
+from deconfound_lab.synthetic.tables import Results, closer, estimate, main_table, of
+
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two hundred images to train on and to validate with, where only the machinery is tested."""
+    for room in (problems, running):
+        monkeypatch.setattr(room, "TRAINING_IMAGES", 200)
+
+
+def amplitude(images, row, column):
+    """The factor of the bump in a quadrant: the bump sums to 1, so the pixels sum to the factor."""
+    return images[:, 0, 16 * row : 16 * row + 16, 16 * column : 16 * column + 16].sum((1, 2))
+
+
+def test_images_hold_the_main_effect_twice_the_confound_once_and_nothing_in_the_fourth_quadrant():
+    data = synthetic_images(500, seed=2)
+    upper, lower, third = amplitude(data.images, 0, 0), amplitude(data.images, 1, 1), amplitude(data.images, 1, 0)
+    assert torch.corrcoef(torch.stack([upper, lower]))[0, 1] > 0.97
+    torch.testing.assert_close(third, data.confound[:, 0], atol=0.8, rtol=0)
+    assert data.images[:, 0, :16, 16:].std() == pytest.approx(0.01, rel=0.02)
+    within = [torch.corrcoef(torch.stack([upper[data.group == g], third[data.group == g]]))[0, 1] for g in (0, 1)]
+    assert max(map(abs, within)) < 0.12
+
+
+def test_a_threshold_on_the_main_effect_reaches_the_ceiling_and_no_more():
+    data = synthetic_images(20_000, seed=5)
+    guess = amplitude(data.images, 0, 0) + amplitude(data.images, 1, 1) > 7
+    assert (guess == data.group.bool()).float().mean() == pytest.approx(CEILING, abs=0.006)
+    assert [ceiling(((1, 4), (1 + s, 4 + s))) for s in (1.5, 0.0, 3.0)] == [0.75, 0.5, 1.0]
+
+
+def test_the_second_confound_lies_in_the_fourth_quadrant():
+    data = synthetic_images(300, seed=1, kind="two")
+    torch.testing.assert_close(amplitude(data.images, 0, 1), data.confound[:, 1], atol=0.8, rtol=0)
+    assert set(data.table) == {"confound", "second", "group"}
+
+
+def test_sites_occur_as_often_as_said_in_each_group():
+    data = synthetic_images(20_000, seed=1, kind="sites")
+    for group in (0, 1):
+        found = [np.mean(data.columns["site"][data.group.numpy() == group] == site) for site in SITES]
+        np.testing.assert_allclose(found, SITE_SHARES[group], atol=0.015)
+
+
+def test_a_curved_confound_acts_by_its_third_power():
+    data = synthetic_images(300, seed=1, kind="curved")
+    torch.testing.assert_close(amplitude(data.images, 1, 0), data.confound[:, 0] ** 3 / 36, atol=0.8, rtol=0)
+
+
+def test_with_the_texts_reading_the_draw_is_the_variance_of_the_bump():
+    data = synthetic_images(200, seed=1, reading="width")
+    block = data.images[:, 0, 16:, :16]
+    away = torch.arange(16) - 7.5
+    for group in (0, 1):
+        rows = data.group == group
+        profile = block[rows].mean(0).sum(1)
+        assert (profile * away**2).sum() / profile.sum() == pytest.approx(float(data.confound[rows].mean()), rel=0.15)
+    assert block.sum((1, 2)).mean() == pytest.approx(1, abs=0.05)
+
+
+def test_an_independent_confound_says_nothing_about_the_group():
+    tied, free = (synthetic_images(5000, seed=3, confound=kind) for kind in ("tied", "independent"))
+    correlation = [torch.corrcoef(torch.stack([d.group.float(), d.confound[:, 0]]))[0, 1] for d in (tied, free)]
+    assert correlation[0] > 0.7
+    assert abs(correlation[1]) < 0.03
+
+
+@pytest.mark.parametrize(("name", "value"), [("kind", "three"), ("reading", "depth"), ("confound", "loose")])
+def test_what_the_generator_does_not_know_is_refused(name, value):
+    with pytest.raises(OptionError, match=f"{name} must be one of .*; got '{value}'"):
+        synthetic_images(10, **{name: value})
+
+
+def test_the_grid_holds_every_method_at_every_batch_size_and_no_cell_twice():
+    cells = full_grid()
+    assert len({cell.key for cell in cells}) == len(cells)
+    paper = {(c.method, c.batch) for c in cells if c.problem == "one" and c.lr == 1e-4 and not c.options}
+    assert {(m, b) for m in METHODS for b in (1, 2, 20, 200, 1000, 2000)} - paper == {("batchnorm", 1)}
+    settling = {(c.method, c.batch): c.options["settle"] for c in cells if "settle" in c.options}
+    others = {"pmdn": False, "mdn": True, "rmdn": True}
+    assert settling == {(m, b): settle for m, settle in others.items() for b in (1, 2, 20, 200, 2000)}
+    assert [steps_for(b) for b in (1, 2, 20, 200)] == [20_000, 10_000, 1500, 1500]
+
+
+def test_one_cell_is_what_it_was_pmdn_at_batch_20_comes_to_the_ceiling_and_the_plain_cnn_passes_it():
+    """The pinned cell: 200 steps, one seed, on the CPU."""
+    cells = [Cell(method, 20, lr=1e-3, steps=200, seeds=(1,)) for method in ("none", "pmdn")]
+    plain, ours = (run_cell(cell, CPU, lambda step: None, 1000)["seeds"][0]["best"] for cell in cells)
+    assert plain["accuracy"] > 0.9
+    assert plain["accuracy_independent"] < 0.78
+    assert plain["dcor2"] > 0.2
+    assert ours["accuracy"] == pytest.approx(CEILING, abs=0.025)
+    assert ours["accuracy_independent"] == pytest.approx(CEILING, abs=0.025)
+    assert ours["dcor2"] < 0.01
+
+
+def test_a_grid_goes_on_where_it_stopped_and_a_failing_cell_does_not_stop_the_others(small, tmp_path):
+    cells = [
+        Cell("none", 20, steps=2, seeds=(0, 1)),
+        Cell("batchnorm", 1, steps=2, seeds=(0,)),
+        Cell("pmdn", 20, steps=2, long=3, seeds=(0,)),
+    ]
+    first = run_grid(cells[:1], tmp_path, "cpu", test_per_group=50)
+    content = run_grid(cells, tmp_path, "cpu", test_per_group=50)
+    assert content["cells"][0]["seeds"] == first["cells"][0]["seeds"]
+    assert [cell["cell"]["method"] for cell in content["cells"]] == ["none", "pmdn"]
+    assert list(content["failures"]) == [cells[1].key]
+    assert set(content["cells"][1]["seeds"][0]) >= {"best", "last", "long", "gap", "best_step", "validation_loss"}
+    assert content["provenance"][0]["deconfound"] == dc.__version__
+    before = (tmp_path / "results.json").read_bytes()
+    run_grid([cells[0], cells[2]], tmp_path, "cpu", test_per_group=50)
+    assert (tmp_path / "results.json").read_bytes() == before
+    late = run_grid([replace(cells[0], lr=1.0)], tmp_path, "cpu", seconds=-1, test_per_group=50)
+    assert len(late["cells"]) == 2
+    with pytest.raises(RunError, match="must be of the same experiment; got test sets of 100 images where 60"):
+        run_grid(cells, tmp_path, "cpu", test_per_group=30)
+    page = write_report(Results(content), tmp_path).read_text()
+    assert "Failed: batchnorm" in page
+    assert (tmp_path / "figure2.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_trainings_of_a_seed_give_the_same_numbers(small):
+    cell = Cell("pmdn", 20, steps=3, seeds=(4,))
+    first, second = (run_cell(cell, CPU, lambda step: None, 50)["seeds"] for _ in range(2))
+    assert first == second
+
+
+def test_training_and_eval_differ_for_batch_statistics_and_not_for_the_plain_network(small):
+    found = {
+        m: run_cell(Cell(m, 20, steps=2, seeds=(0,)), CPU, lambda s: None, 50)["seeds"][0]["gap"]
+        for m in ("none", "batchnorm", "mdn")
+    }
+    assert found["none"] < 1e-5
+    assert found["batchnorm"] > 0.1
+    assert found["mdn"] > 0.1
+
+
+def test_transfer_is_the_mean_distance_from_the_ceilings_before_on_and_after_the_diagonal():
+    accuracy = [[0.7, 0.9, 0.5], [0.8, 0.6, 0.5], [0.8, 0.7, 0.5]]
+    found = transfer(accuracy, [0.75, 0.65, 0.5])
+    assert found["deviation"] == pytest.approx((0.05 + 0.05 + 0.0) / 3)
+    assert found["backward"] == pytest.approx((0.05 + 0.05 + 0.05) / 3)
+    assert found["forward"] == pytest.approx((0.25 + 0.0 + 0.0) / 3)
+
+
+def test_data_that_drift_are_measured_on_every_stage_after_each(small):
+    cell = next(cell for cell in full_grid() if cell.stages)
+    seed = run_cell(replace(cell, steps=1, seeds=(0,), batch=20), CPU, lambda step: None, 20)["seeds"][0]
+    assert np.shape(seed["accuracy"]) == (5, 5)
+    assert seed["ceilings"] == [0.75, 0.6875, 0.625, 0.5625, 0.5]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_a_state_is_read_after_the_steps_before_it_and_put_back_before_the_steps_after_it():
+    cuda = torch.device("cuda")
+    learner = Learner(Cell("pmdn", 200), 0, problems.make_problem("one", 0, cuda, test_per_group=10), steps=600)
+    start = learner.copied()
+    for _ in range(300):
+        learner.step()
+    read = learner.copied()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(read, learner.copied(), rtol=0, atol=0)
+    assert any(not torch.equal(now, then) for now, then in zip(read, start, strict=True))
+    for _ in range(300):
+        learner.step()
+    learner.load(start)
+    torch.cuda.synchronize()
+    torch.testing.assert_close(learner.copied(), start, rtol=0, atol=0)
+
+
+def test_intervals_are_students():
+    from scipy.stats import t
+
+    values = [0.8, 0.83, 0.9]
+    found = estimate(values)
+    low, high = t.interval(0.95, 2, np.mean(values), np.std(values, ddof=1) / math.sqrt(3))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def made_up(accuracies):
+    def cell(method, values):
+        seeds = [
+            {"seed": k, "gap": 0.1, "best": {"accuracy": v, "accuracy_independent": v, "dcor2": 0.01}}
+            for k, v in enumerate(values)
+        ]
+        return {"cell": Cell(method, 20).to_dict(), "seeds": seeds, "provenance": 0}
+
+    return json.loads(
+        json.dumps({"cells": [cell(m, v) for m, v in accuracies.items()], "provenance": [], "failures": {}})
+    )
+
+
+def test_tables_say_how_much_nearer_the_ceiling_we_are_seed_by_seed():
+    results = Results(made_up({"none": [0.94, 0.95], "pmdn": [0.83, 0.84]}))
+    ours, theirs = results.find("pmdn", batch=20), results.find("none", batch=20)
+    assert of(ours, "accuracy").mean == pytest.approx(0.835)
+    by_hand = [abs(a - CEILING) - abs(b - CEILING) for a, b in ((0.94, 0.83), (0.95, 0.84))]
+    assert closer(ours, theirs).mean == pytest.approx(np.mean(by_hand))
+    assert "| plain CNN | 94.5 ± 6.4 / 94.5 / 0.010 |" in main_table(results).markdown()
+    assert "accuracy of 83.5 to 83.5 %, where plain CNN has 94.5 to 94.5 %" in sentence(results)
+
+
+def test_the_command_makes_the_report_again_from_the_results(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps(made_up({"none": [0.94, 0.95], "pmdn": [0.83, 0.84]})))
+    done = CliRunner().invoke(app, ["reproduce", "synthetic", "--report-only", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "the ceiling without the confound is 83.3 %" in " ".join(done.output.split())
+    assert "Nearer the ceiling" in (tmp_path / "report.html").read_text()
+    assert "## Nearer the ceiling" in (tmp_path / "tables.md").read_text()
+
+
+def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_path):
+    folder = ROOT / "docs" / "results" / "synthetic"
+    write_report(Results(json.loads((folder / "results.json").read_text())), tmp_path)
+    assert (tmp_path / "tables.md").read_text() == (folder / "tables.md").read_text()
+    said = " ".join((ROOT / "docs" / "synthetic.md").read_text().split())
+    for line in main_table(Results(json.loads((folder / "results.json").read_text()))).markdown().splitlines():
+        assert " ".join(line.split()) in said
+
+
+def test_every_cell_of_the_grid_is_committed_once_and_says_where_it_comes_from():
+    content = json.loads((ROOT / "docs" / "results" / "synthetic" / "results.json").read_text())
+    grid = [json.loads(json.dumps(cell.to_dict())) for cell in full_grid()]
+    cells = [each["cell"] for each in content["cells"]]
+    assert len(cells) == len(grid)
+    assert all(cells.count(cell) == 1 for cell in grid)
+    assert {each["provenance"] for each in content["cells"]} == set(range(len(content["provenance"])))
+    assert not content["failures"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/which-method.md"])
+def test_the_tables_in_other_pages_are_those_of_the_committed_results(page):
+    results = Results(json.loads((ROOT / "docs" / "results" / "synthetic" / "results.json").read_text()))
+    readme = {
+        "none": "plain CNN", "batchnorm": "BatchNorm", "adversarial": "adversarial", "mdn": "MDN", "rmdn": "R-MDN",
+        "pmdn-alternating": "PMDN as published", "pmdn": "PMDN in one pass",
+    }  # fmt: skip
+    for method, name in readme.items():
+        cells = [results.find(method, batch=batch) for batch in (1, 2, 20, 200, 2000)]
+        said = [
+            f"{100 * of(cell, 'accuracy').mean:.1f} / {100 * of(cell, 'accuracy_independent').mean:.1f}"
+            if cell
+            else "–"
+            for cell in cells
+        ]
+        row = [name, *said] if page == "README.md" else [f"`{method}`", *said[1:]]
+        assert f"| {' | '.join(row)} |" in (ROOT / page).read_text()
+
+
+def test_the_quick_grid_is_small_and_its_tables_are_at_its_own_learning_rate():
+    cells = quick_grid()
+    assert len(cells) == 12
+    assert all(len(cell.seeds) == 1 for cell in cells)
+    content = made_up({"pmdn": [0.83]})
+    content["cells"][0]["cell"] = json.loads(json.dumps(cells[-1].to_dict()))
+    assert "83.0 / 83.0 / 0.010" in main_table(Results(content)).markdown()
+
+
+@pytest.mark.parametrize("experiment", ["synthetic", "mri"])
+def test_a_device_that_is_not_there_is_refused(experiment, tmp_path):
+    asked = CliRunner().invoke(app, ["reproduce", experiment, "--device", "tpu", "--out", str(tmp_path)])
+    assert "--device must be auto, cpu or cuda; got 'tpu'" in str(asked.exception)
+    if not torch.cuda.is_available():
+        asked = CliRunner().invoke(app, ["reproduce", experiment, "--device", "cuda", "--out", str(tmp_path)])
+        assert "got 'cuda' where torch finds no GPU. Use --device cpu" in str(asked.exception)
+
+
+@pytest.mark.parametrize("experiment", ["synthetic", "mri"])
+def test_what_the_figure_needs_is_asked_for_before_anything_is_trained(experiment, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    asked = CliRunner().invoke(app, ["reproduce", experiment, "--quick", "--out", str(tmp_path)])
+    assert isinstance(asked.exception, DeconfoundError)
+    assert "matplotlib must be installed" in str(asked.exception)
+    assert "deconfound[train]" in str(asked.exception)
+    assert not list(tmp_path.iterdir())
