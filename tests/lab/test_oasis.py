@@ -210,7 +210,7 @@ def test_measures_are_those_of_sklearn_and_numpy_and_lie_in_their_intervals():
     assert measure("baseline", np.zeros(len(scores)), table, 5).r_age.mean == 0
 
 
-def test_a_training_is_the_same_each_time_and_settles_only_where_the_method_does():
+def test_a_training_is_the_same_each_time_and_refits_only_where_the_method_does():
     trainer = trainer_of(TINY, on_device(made_up(), 16, torch.device("cpu"), TINY.task), fold=0, member=0)
     first, second = (train_member(TINY, trainer, "pmdn") for _ in range(2))
     assert np.array_equal(first.test, second.test)

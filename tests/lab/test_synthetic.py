@@ -103,9 +103,9 @@ def test_the_grid_holds_every_method_at_every_batch_size_and_no_cell_twice():
     assert len({cell.key for cell in cells}) == len(cells)
     paper = {(c.method, c.batch) for c in cells if c.problem == "one" and c.lr == 1e-4 and not c.options}
     assert {(m, b) for m in METHODS for b in (1, 2, 20, 200, 1000, 2000)} - paper == {("batchnorm", 1)}
-    settling = {(c.method, c.batch): c.options["settle"] for c in cells if "settle" in c.options}
+    refitting = {(c.method, c.batch): c.options["refit"] for c in cells if "refit" in c.options}
     others = {"pmdn": False, "mdn": True, "rmdn": True}
-    assert settling == {(m, b): settle for m, settle in others.items() for b in (1, 2, 20, 200, 2000)}
+    assert refitting == {(m, b): refit for m, refit in others.items() for b in (1, 2, 20, 200, 2000)}
     assert [steps_for(b) for b in (1, 2, 20, 200)] == [20_000, 10_000, 1500, 1500]
 
 

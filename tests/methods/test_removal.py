@@ -74,7 +74,7 @@ def test_combat_takes_the_site_and_leaves_the_age():
 def test_the_options_of_a_layer_method_have_the_layers_defaults(name):
     theirs = inspect.signature(LAYERS[name]).parameters
     for option, default in method(name).options().items():
-        if option not in ("layer_norm", "controls_only", "settle"):
+        if option not in ("layer_norm", "controls_only", "refit"):
             assert theirs[option].default == default
 
 

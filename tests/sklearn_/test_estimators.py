@@ -200,7 +200,7 @@ def test_what_cannot_be_done_is_said_with_the_way_out():
         (lambda: fit(lr=1e300, early_stopping=False), "lr must let training reach a finite loss"),
         (lambda: fit(device="abacus"), "device must be 'auto' or a device of torch"),
         (lambda: fit(device="cuda:77"), "device must be 'auto' or a device of torch that is here"),
-        (lambda: fit(settle="no"), "settle must be True or False; got 'no'"),
+        (lambda: fit(refit="no"), "refit must be True or False; got 'no'"),
         (lambda: fit(layer_options={"gradeint": 1}), "Did you mean 'gradient'"),
     ]
     for call, words in faults:

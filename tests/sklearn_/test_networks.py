@@ -93,23 +93,21 @@ def test_verbose_prints_the_losses(capsys):
 
 
 @pytest.mark.parametrize("layer", ["pmdn", "mdn", "rmdn", "pmdn-alternating"])
-def test_coefficients_settle_on_the_rows_that_are_held_out(layer):
+def test_coefficients_refit_on_the_rows_that_are_held_out(layer):
     X, dx = make_people(150)
     options = {**FAST, "layer": layer, "patience": 5}
-    kept = DeconfoundedClassifier(CONFOUNDS, settle=False, **options).fit(X, dx)
-    settled = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx)
-    weights = [dict(model.model_.network.named_parameters()) for model in (kept, settled)]
+    kept = DeconfoundedClassifier(CONFOUNDS, refit=False, **options).fit(X, dx)
+    refitted = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx)
+    weights = [dict(model.model_.network.named_parameters()) for model in (kept, refitted)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])  # the same epoch of the same run
     moved = [
         (a._beta() - b._beta()).abs().max()
-        for a, b in zip(kept.model_.layers.values(), settled.model_.layers.values(), strict=True)
+        for a, b in zip(kept.model_.layers.values(), refitted.model_.layers.values(), strict=True)
     ]
     assert min(moved) > 1e-6
     first, second = (
-        DeconfoundedClassifier(CONFOUNDS, early_stopping=False, settle=settle, **options)
-        .fit(X, dx)
-        .decision_function(X)
-        for settle in (True, False)
+        DeconfoundedClassifier(CONFOUNDS, early_stopping=False, refit=refit, **options).fit(X, dx).decision_function(X)
+        for refit in (True, False)
     )
     assert np.array_equal(first, second)  # nothing is held out
 

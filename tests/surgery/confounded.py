@@ -123,13 +123,13 @@ def train(network, inputs, design, who, *, at=None, batch=50, epochs=1, lr=3e-3,
             optimizer.step()
             schedule.step()
     if at is not None:
-        settle(model, inputs, metadata)
+        refit(model, inputs, metadata)
     return model.eval()
 
 
 @torch.no_grad()
-def settle(model, inputs, metadata):
-    """Let β settle on the trained network: training forwards without training, as `docs/attach.md` advises."""
+def refit(model, inputs, metadata):
+    """Let β refit on the trained network: training forwards without training, as `docs/attach.md` advises."""
     model.train()
     model.network.eval()
     for rows in torch.arange(len(inputs)).split(50):

@@ -65,13 +65,13 @@ def test_the_tables_of_abide_are_those_of_the_results():
         assert "| " + " | ".join([f"`{line['name']}`", *cells]) + " |" in page
 
 
-def test_the_figures_on_settling_are_those_of_the_results():
-    content = json.loads((DOCS / "results" / "abide" / "pmdn-settle.json").read_text())
+def test_the_figures_on_refitting_are_those_of_the_results():
+    content = json.loads((DOCS / "results" / "abide" / "pmdn-refit.json").read_text())
     page = (DOCS / "abide.md").read_text().replace("\n", " ")
     for space in ("outputs", "features"):
         key = f"left/{space}/site"
-        without, settled = (content[name][key]["mean"] for name in ("no_settle", "settle"))
-        assert re.search(rf"{without:.3f} (with the site )?in the {space} instead of {settled:.3f}", page)
+        without, refitted = (content[name][key]["mean"] for name in ("no_refit", "refit"))
+        assert re.search(rf"{without:.3f} (with the site )?in the {space} instead of {refitted:.3f}", page)
         change = content["difference"][key]
         assert f"{change['mean']:+.3f}, {change['low']:+.3f} to {change['high']:+.3f}".replace("-", "−") in page
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from deconfound.design.table import in_rows, is_missing, plain
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.columns import Column, cells_of, column
+from deconfound.metrics.performance import weighted_auc
 from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, interval
 
 # Texts that are more different numbers than this are a quantity with slips of the pen, no class names.
@@ -161,16 +162,6 @@ def measures(given: Answers, weights: Tensor) -> dict[str, Tensor]:
     each = [weighted_auc(score, positive, weights) for _, score, positive in given.scores]
     found["auc"] = torch.stack(each).nanmean(0)
     return found
-
-
-def weighted_auc(scores: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
-    """`(R,)` area under the ROC curve of `scores (n,)` when row i counts `weights[r, i]` times."""
-    levels, place = torch.unique(scores, return_inverse=True)
-    zeros = weights.new_zeros(len(weights), len(levels))
-    ups = zeros.index_add(1, place, weights * positive)
-    downs = zeros.index_add(1, place, weights * (1 - positive))
-    below = downs.cumsum(1) - downs
-    return (ups * (below + downs / 2)).sum(1) / (ups.sum(1) * downs.sum(1))
 
 
 def performance(

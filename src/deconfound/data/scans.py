@@ -117,7 +117,7 @@ def open_scans(
     )
     faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in kept.faults.items()]
     good = np.array([item for item in range(len(digests)) if item not in kept.faults], dtype=np.intp)
-    _settle(faults, len(good), skip_bad)
+    _refit(faults, len(good), skip_bad)
     columns = gather([listing.rows[item] for item in good])
     content = [digests[item] for item in good.tolist()]
     mark = digest([settings, list(size), dtype, content, {k: [str(v) for v in c.tolist()] for k, c in columns.items()}])
@@ -144,7 +144,7 @@ def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_colu
     return listing
 
 
-def _settle(faults: list[str], good: int, skip_bad: bool) -> None:
+def _refit(faults: list[str], good: int, skip_bad: bool) -> None:
     """Refuse what is wrong, or say what is left out."""
     listed = "\n".join(f"  {fault}" for fault in faults)
     if faults and not skip_bad:

@@ -61,7 +61,7 @@ class MetadataLayer(nn.Module, ABC):
         self.channel_axis = channel_axis
         self.coefficient_shape = self._coefficient_shape()
         self.updating = True
-        self.settler: Callable[[Tensor, Rows], Tensor] | None = None
+        self.refitter: Callable[[Tensor, Rows], Tensor] | None = None
         self._read_design()
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
@@ -118,7 +118,7 @@ class MetadataLayer(nn.Module, ABC):
     def normalise(self, x: Tensor, rows: Rows) -> Tensor:
         """`forward` after the checks."""
         with full_precision(x.device):
-            if self.settler is None and kernels.usable(x, self.beta):
+            if self.refitter is None and kernels.usable(x, self.beta):
                 fused = self._fused(x, rows)
                 if fused is not None:
                     return fused
@@ -128,7 +128,7 @@ class MetadataLayer(nn.Module, ABC):
                 confound_part = self._beta()[: rows.removal.shape[1]]
                 out = residualize(wide, rows.removal, confound_part)
             else:
-                out = (self.settler or self._train)(wide, rows)
+                out = (self.refitter or self._train)(wide, rows)
             return self._unflatten(out.to(x.dtype), x)
 
     def _fused(self, x: Tensor, rows: Rows) -> Tensor | None:

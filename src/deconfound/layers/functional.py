@@ -4,8 +4,9 @@ Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the
 `(n, q_C)`, the confounds in the same white units; coefficients `(q, d)`, of which the first `q_C` rows belong
 to the confounds. `docs/theory.md` derives each formula.
 
-Where the kernels serve (`deconfound.layers.pmdn.kernels.usable`) the passes over all features go through them. On one thread of a
-CPU they go by blocks of rows that stay in its cache: the products are as thin as the metadata, and wait for memory.
+Where the kernels serve (`deconfound.layers.pmdn.kernels.usable`) the passes over all features go through them. On one
+thread of a CPU they go by blocks of rows that stay in its cache: the products are as thin as the metadata, and wait
+for memory.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from deconfound.layers.sync import add_moments
 ROWS_PER_DIRECTION = 100.0
 
 
-def settled_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:
+def refitted_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:
     """`β + (RᵀR + k I)⁻¹ Rᵀ(f − Rβ)`.
 
     Args:
@@ -44,10 +44,10 @@ def settled_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:
     return moved
 
 
-class Settler:
+class Refitter:
     """Stands in for a layer's own estimator while held-out rows go through it."""
 
-    def __init__(self, layer: MetadataLayer, prior: float, at_once: bool, reached: list[Settler]) -> None:
+    def __init__(self, layer: MetadataLayer, prior: float, at_once: bool, reached: list[Refitter]) -> None:
         self.layer = layer
         self.prior = prior
         self.at_once = at_once
@@ -72,30 +72,30 @@ class Settler:
     def finish(self) -> None:
         """Give the layer the β of all rows seen; non-finite ones leave it as it was."""
         assert self._seen is not None
-        found = settled_coefficients(self._start, self._seen, self.prior)
+        found = refitted_coefficients(self._start, self._seen, self.prior)
         self.layer.set_beta(torch.where(torch.isfinite(found).all(), found, self._start))
 
 
 @contextmanager
-def settling(layers: Sequence[MetadataLayer], prior: float, at_once: bool) -> Iterator[list[Settler]]:
+def refitting(layers: Sequence[MetadataLayer], prior: float, at_once: bool) -> Iterator[list[Refitter]]:
     """Let these layers take in the rows that pass; they are in training mode meanwhile, the network need not be.
 
     Args:
         layers: The layers.
         prior: k.
-        at_once: Whether each batch moves β, so that later layers see it; else `Settler.finish` does.
+        at_once: Whether each batch moves β, so that later layers see it; else `Refitter.finish` does.
 
     Yields:
-        A list that the settlers join in the order in which features reach them.
+        A list that the refitters join in the order in which features reach them.
     """
     modes = [layer.training for layer in layers]
-    reached: list[Settler] = []
+    reached: list[Refitter] = []
     try:
         for layer in layers:
-            layer.settler = Settler(layer, prior, at_once, reached)
+            layer.refitter = Refitter(layer, prior, at_once, reached)
             layer.training = True
         yield reached
     finally:
         for layer, mode in zip(layers, modes, strict=True):
-            layer.settler = None
+            layer.refitter = None
             layer.training = mode

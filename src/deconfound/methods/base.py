@@ -76,7 +76,7 @@ class Method(nn.Module, ABC):
     """A network under one way of training; subclasses are final, one file each.
 
     The engine calls `prepare` once, then for each batch in train mode `before_step` and `loss`, backward and the
-    optimisers' steps; in eval mode `forward`, within `settled` while it validates and after `settle` in the end. All
+    optimisers' steps; in eval mode `forward`, within `refitted` while it validates and after `refit` in the end. All
     state is parameters and buffers, of shapes that do not depend on which training rows there were, so that a
     checkpoint loads into a method prepared on others.
 
@@ -134,11 +134,11 @@ class Method(nn.Module, ABC):
     def before_step(self, batch: TrainingBatch) -> None:
         """What the method does by itself before each step of the network (Algorithm 1's step on β)."""
 
-    def settle(self, held_out: Batches) -> None:
+    def refit(self, held_out: Batches) -> None:
         """Fit to validation rows what training could only follow; called once after training, in eval mode."""
 
-    def settled(self, held_out: Batches) -> AbstractContextManager[None]:
-        """A context around each validation in which the method is as `settle` leaves it."""
+    def refitted(self, held_out: Batches) -> AbstractContextManager[None]:
+        """A context around each validation in which the method is as `refit` leaves it."""
         return nullcontext()
 
     def network_parameters(self) -> list[nn.Parameter]:

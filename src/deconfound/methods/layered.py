@@ -35,12 +35,12 @@ class LayerMethod(Method):
         *,
         layer_norm: bool,
         controls_only: bool,
-        settle: bool = False,
+        refit: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         self.controls_only = controls_only
-        self.settles = settle
+        self.refits = refit
         attach = partial(
             normalize, network, setting.design, setting.at, layer, example=first_batch(setting).x, **options
         )
@@ -61,14 +61,14 @@ class LayerMethod(Method):
         logits: Tensor = self.model(batch.x, metadata=batch.metadata, fit_on=fit_on)
         return logits
 
-    def settle(self, held_out: Batches) -> None:
+    def refit(self, held_out: Batches) -> None:
         """Fit β to the validation rows, or to their controls."""
-        if self.settles:
-            self.model.settle(self._held_out(held_out))
+        if self.refits:
+            self.model.refit(self._held_out(held_out))
 
-    def settled(self, held_out: Batches) -> AbstractContextManager[None]:
+    def refitted(self, held_out: Batches) -> AbstractContextManager[None]:
         """The same for the length of a validation."""
-        return self.model.settled(self._held_out(held_out)) if self.settles else nullcontext()
+        return self.model.refitted(self._held_out(held_out)) if self.refits else nullcontext()
 
     def _held_out(self, batches: Batches) -> HeldOut:
         return lambda: ((batch.x, batch.metadata) for batch in map(self._fitted, batches()) if len(batch.x))

@@ -22,7 +22,7 @@ class BatchFit(LayerMethod):
         momentum: See `MDN`.
         layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
-        settle: Fit β to the validation rows, as `pmdn` does; the published method does not.
+        refit: Fit β to the validation rows, as `pmdn` does; the published method does not.
     """
 
     name: ClassVar[str] = "mdn"
@@ -39,7 +39,7 @@ class BatchFit(LayerMethod):
         momentum: float = 0.1,
         layer_norm: bool = False,
         controls_only: bool = False,
-        settle: bool = False,
+        refit: bool = False,
     ) -> None:
-        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "settle": settle}
+        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "refit": refit}
         super().__init__(network, setting, "mdn", **shared, gram=gram, center=center, momentum=momentum)

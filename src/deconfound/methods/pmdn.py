@@ -21,8 +21,8 @@ class OnePass(LayerMethod):
         step: See `PMDN`.
         layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
-        settle: Fit β to the validation rows before they judge an epoch and after training: see
-            `NormalizedModel.settle`.
+        refit: Fit β to the validation rows before they judge an epoch and after training: see
+            `NormalizedModel.refit`.
     """
 
     name: ClassVar[str] = "pmdn"
@@ -38,7 +38,7 @@ class OnePass(LayerMethod):
         step: float | Literal["adaptive", "average"] = "adaptive",
         layer_norm: bool = False,
         controls_only: bool = False,
-        settle: bool = True,
+        refit: bool = True,
     ) -> None:
-        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "settle": settle}
+        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "refit": refit}
         super().__init__(network, setting, "pmdn", **shared, gradient=gradient, step=step)

@@ -49,6 +49,16 @@ def auc(scores: "Samples", positive: "Samples") -> Tensor:
     return wins / (n_positive * n_negative)
 
 
+def weighted_auc(scores: Tensor, positive: Tensor, weights: Tensor) -> Tensor:
+    """`(R,)` area under the ROC curve of `scores (n,)` when row i counts `weights[r, i]` times."""
+    levels, place = torch.unique(scores, return_inverse=True)
+    zeros = weights.new_zeros(len(weights), len(levels))
+    ups = zeros.index_add(1, place, weights * positive)
+    downs = zeros.index_add(1, place, weights * (1 - positive))
+    below = downs.cumsum(1) - downs
+    return (ups * (below + downs / 2)).sum(1) / (ups.sum(1) * downs.sum(1))
+
+
 def macro_auc(scores: "Samples", codes: "Samples") -> Tensor:
     """One-against-the-rest AUC of `scores (…, n, levels)`, averaged over the levels in `codes (…, n)`."""
     scores, codes = torch.as_tensor(scores), torch.as_tensor(codes)

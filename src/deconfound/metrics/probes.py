@@ -12,11 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from deconfound.auditing.answers import weighted_auc
 from deconfound.errors import OptionError
 from deconfound.metrics.columns import Column
 from deconfound.metrics.linear_models import ridge
-from deconfound.metrics.performance import auc, r_squared
+from deconfound.metrics.performance import auc, r_squared, weighted_auc
 from deconfound.metrics.resampling import (
     Estimate,
     Resampling,

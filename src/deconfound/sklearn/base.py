@@ -54,7 +54,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         early_stopping: bool = True,
         validation_fraction: float = 0.15,
         patience: int = 20,
-        settle: bool = True,
+        refit: bool = True,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -76,7 +76,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
-        self.settle = settle
+        self.refit = refit
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -163,7 +163,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
             self.lr,
             self.weight_decay,
             self.patience,
-            bool(self.settle),
+            bool(self.refit),
             bool(self.verbose),
         )
         self.history_: tuple[Epoch, ...] = train(model, rows.part(learned), validation, task.criterion, schedule)

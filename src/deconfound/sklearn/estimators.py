@@ -47,8 +47,8 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         early_stopping: Hold out some of the rows, stop when their loss falls no more, and go back to its best epoch.
         validation_fraction: The share that is held out, of each class. The network does not learn from it.
         patience: How many epochs without a better loss end training.
-        settle: Fit β to the rows held out, before they judge an epoch and in the end, so that no epoch is chosen for
-            what it leaks; see `NormalizedModel.settle`. Without early stopping β stays as training leaves it.
+        refit: Fit β to the rows held out, before they judge an epoch and in the end, so that no epoch is chosen for
+            what it leaks; see `NormalizedModel.refit`. Without early stopping β stays as training leaves it.
         random_state: Seeds the hold-out, the weights of a network that is built, the order of the batches and dropout.
         device: Where training runs: "cpu", "cuda", or "auto" for a GPU if there is one. The fitted model comes
             back to the CPU, so that it can be unpickled anywhere; `model_.to("cuda")` predicts there.

@@ -47,7 +47,7 @@ class Schedule:
     lr: float
     weight_decay: float
     patience: int
-    settle: bool
+    refit: bool
     verbose: bool
 
 
@@ -62,7 +62,7 @@ class Epoch:
 def train(
     model: nn.Module, training: Rows, validation: Rows | None, criterion: Criterion, schedule: Schedule
 ) -> tuple[Epoch, ...]:
-    """Train in place; with validation rows, end on the epoch that served them best, its β settled on them."""
+    """Train in place; with validation rows, end on the epoch that served them best, its β refitted on them."""
     step = _stepper(model, criterion, schedule)
     history: list[Epoch] = []
     best, best_loss, best_epoch = _state(model), float("inf"), 0
@@ -88,8 +88,8 @@ def train(
         )
     if validation is not None:
         _restore(model, best)
-        if schedule.settle and isinstance(model, NormalizedModel):
-            model.settle(_to_settle(validation, schedule))
+        if schedule.refit and isinstance(model, NormalizedModel):
+            model.refit(_to_refit(validation, schedule))
     model.eval()
     return tuple(history)
 
@@ -106,15 +106,15 @@ def outputs(model: nn.Module, x: Tensor, metadata: Tensor | None, batch_size: in
 
 
 def _judged(model: nn.Module, rows: Rows, criterion: Criterion, schedule: Schedule) -> float:
-    """The loss on held-out rows, with β as it would be after settling on them."""
-    settled: AbstractContextManager[None] = nullcontext()
-    if schedule.settle and isinstance(model, NormalizedModel):
-        settled = model.settled(_to_settle(rows, schedule))
-    with settled:
+    """The loss on held-out rows, with β as it would be after refitting on them."""
+    refitted: AbstractContextManager[None] = nullcontext()
+    if schedule.refit and isinstance(model, NormalizedModel):
+        refitted = model.refitted(_to_refit(rows, schedule))
+    with refitted:
         return float(criterion(outputs(model, rows.x, rows.metadata, schedule.batch_size), rows.target))
 
 
-def _to_settle(rows: Rows, schedule: Schedule) -> list[tuple[Tensor, Tensor]]:
+def _to_refit(rows: Rows, schedule: Schedule) -> list[tuple[Tensor, Tensor]]:
     """The rows in batches; tables in one, which needs a single pass."""
     assert rows.metadata is not None
     size = len(rows) if rows.x.ndim == 2 else schedule.batch_size

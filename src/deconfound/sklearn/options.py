@@ -21,7 +21,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "weight_decay": ("a number of at least 0", lambda value: _real(value) and value >= 0),
     "validation_fraction": ("a number between 0 and 1", lambda value: _real(value) and 0 < value < 1),
     "hidden": ("a sequence of sizes", lambda value: not isinstance(value, str) and all(map(_whole, value))),
-    "settle": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    "refit": ("True or False", lambda value: isinstance(value, bool | np.bool_)),
     "layer": (f"None or one of {', '.join(map(repr, LAYERS))}", lambda value: value is None or value in LAYERS),
 }
 

@@ -18,7 +18,7 @@ from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.outputs import tensors_in
 from deconfound.surgery.plan import Plan
-from deconfound.surgery.refit import Batches, settle, settled
+from deconfound.surgery.refit import Batches, refit, refitted
 
 _REQUIRED: Any = object()
 
@@ -110,11 +110,11 @@ class NormalizedModel(nn.Module):
             )
         return frozen_statistics(self)
 
-    def settle(self, batches: Batches, prior: float | None = None) -> None:
+    def refit(self, batches: Batches, prior: float | None = None) -> None:
         """Fit β to rows that the network is not trained on: call it before validating, and once after training.
 
         β learned in training follows a network that moves, on rows that it may have memorised; held-out rows show what
-        the network does to new people. The network itself is not changed. Each layer settles on features from which
+        the network does to new people. The network itself is not changed. Each layer refits on features from which
         those before it have already removed their part: one pass over the rows per layer, or one in all for a single
         batch.
 
@@ -131,15 +131,15 @@ class NormalizedModel(nn.Module):
             >>> network = torch.nn.Sequential(torch.nn.Linear(1, 1))
             >>> model = dc.normalize(network, design, at="0", example=torch.zeros(1, 1))
             >>> held_out = torch.tensor(table["age"])[:, None]
-            >>> model.settle([(held_out, design.encode(table))], prior=0)
+            >>> model.refit([(held_out, design.encode(table))], prior=0)
             >>> model.eval()(held_out, metadata=design.encode(table)).std().item() < 1e-4
             True
         """
-        settle(self, batches, prior)
+        refit(self, batches, prior)
 
-    def settled(self, batches: Batches, prior: float | None = None) -> AbstractContextManager[None]:
-        """A context in which the layers are settled as by `settle`, and after which training goes on as before."""
-        return settled(self, batches, prior)
+    def refitted(self, batches: Batches, prior: float | None = None) -> AbstractContextManager[None]:
+        """A context in which the layers are refitted as by `refit`, and after which training goes on as before."""
+        return refitted(self, batches, prior)
 
     def remove(self) -> nn.Module:
         """Take the layers out again and return the network, bit for bit as it was plus its own training."""

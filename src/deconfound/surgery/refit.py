@@ -1,4 +1,4 @@
-"""Let the layers of a model settle on held-out rows, one after the other in the order in which features reach them."""
+"""Let the layers of a model refit on held-out rows, one after the other in the order in which features reach them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from deconfound.errors import OptionError
 from deconfound.layers import MetadataLayer
-from deconfound.layers.refit import ROWS_PER_DIRECTION, settling
+from deconfound.layers.refit import ROWS_PER_DIRECTION, refitting
 from deconfound.layers.rows import as_tensor, refuse_nan
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ Batches = Iterable[tuple[Any, Any]] | Callable[[], Iterable[tuple[Any, Any]]]
 
 
 @torch.no_grad()
-def settle(model: NormalizedModel, batches: Batches, prior: float | None) -> None:
-    """Fit every layer's β to held-out rows; see `NormalizedModel.settle`."""
+def refit(model: NormalizedModel, batches: Batches, prior: float | None) -> None:
+    """Fit every layer's β to held-out rows; see `NormalizedModel.refit`."""
     if not callable(batches) and iter(batches) is batches:
         raise OptionError(
             "batches must be there to be read again; got an iterator. Pass a list, a loader, or a function that "
@@ -35,24 +35,24 @@ def settle(model: NormalizedModel, batches: Batches, prior: float | None) -> Non
         raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
     single = len(list(islice(_read(batches), 2))) == 1
     with _eval(model):
-        with settling(_layers(model), prior, at_once=single) as reached:
+        with refitting(_layers(model), prior, at_once=single) as reached:
             _forward(model, batches)
         if single:
             return
-        # A layer's features are right once all before it have settled.
+        # A layer's features are right once all before it have refitted.
         reached[0].finish()
         for later in reached[1:]:
-            with settling([later.layer], prior, at_once=False) as again:
+            with refitting([later.layer], prior, at_once=False) as again:
                 _forward(model, batches)
             again[0].finish()
 
 
 @contextmanager
-def settled(model: NormalizedModel, batches: Batches, prior: float | None) -> Iterator[None]:
-    """A context in which the layers are settled, and after which they are as before."""
+def refitted(model: NormalizedModel, batches: Batches, prior: float | None) -> Iterator[None]:
+    """A context in which the layers are refitted, and after which they are as before."""
     layers = _layers(model)
     before = [layer._beta().detach().clone() for layer in layers]
-    settle(model, batches, prior)
+    refit(model, batches, prior)
     try:
         yield
     finally:

@@ -95,7 +95,7 @@ def training_batch(batch: Batch) -> TrainingBatch:
 
 
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:
-    """Validation batches as a method settles on them."""
+    """Validation batches as a method refits on them."""
     for batch in batches:
         yield training_batch({name: value.to(device) for name, value in batch.items()})
 

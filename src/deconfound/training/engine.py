@@ -43,7 +43,7 @@ class Engine(LightningModule):
         self.method, self.criterion, self.options, self.seed = method, criterion, options, seed
         self._own_states: list[dict[str, Any]] = []
         self._sums: dict[str, Tensor] = {}
-        self._settled: AbstractContextManager[None] = nullcontext()
+        self._refitted: AbstractContextManager[None] = nullcontext()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The method's own step, then its loss."""
@@ -61,15 +61,15 @@ class Engine(LightningModule):
         self._add("val_loss", loss, len(given.x))
 
     def on_validation_epoch_start(self) -> None:
-        """Let the method settle on the rows that will judge it."""
+        """Let the method refit on the rows that will judge it."""
         rows: Any = self.trainer.val_dataloaders
-        self._settled = self.method.settled(lambda: held_out(rows, self.device))
+        self._refitted = self.method.refitted(lambda: held_out(rows, self.device))
         with self.trainer.precision_plugin.forward_context():
-            self._settled.__enter__()
+            self._refitted.__enter__()
 
     def on_validation_epoch_end(self) -> None:
         """Let training go on as if nothing had been validated."""
-        self._settled.__exit__(None, None, None)
+        self._refitted.__exit__(None, None, None)
 
     def epoch_means(self) -> dict[str, float]:
         """The mean of each loss over the epoch's rows, on all devices; the sums start anew.

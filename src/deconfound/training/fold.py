@@ -133,7 +133,7 @@ def _fitted(problem: Problem, number: int, folder: Path, tick: Any) -> tuple[Fol
     method = prepare(data)
     kept = _trained(method, data, folder, tick)
     method.load_state_dict({key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()})
-    settle(method, data, problem.config)
+    refit(method, data, problem.config)
     return data, method, kept
 
 
@@ -174,11 +174,11 @@ def follower() -> bool:
     return any(int(os.environ.get(name, "0")) > 0 for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
-def settle(method: Method, data: FoldData, config: Config) -> None:
-    """Let the method that was kept settle on the validation rows, as it was when they judged it."""
+def refit(method: Method, data: FoldData, config: Config) -> None:
+    """Let the method that was kept refit on the validation rows, as it was when they judged it."""
     device = _device(config)
     rows = loader(data, data.validation, max(config.training.batch_size, 256), None, config.training.workers)
-    method.to(device).eval().settle(lambda: held_out(rows, device))
+    method.to(device).eval().refit(lambda: held_out(rows, device))
 
 
 def _device(config: Config) -> torch.device:

@@ -67,7 +67,7 @@ def train(
             tick()
     if layer is not None:
         held_out = synthetic_images(seed=seed + VALIDATION)
-        network.settle([(held_out.images, design.encode(held_out.table))])
+        network.refit([(held_out.images, design.encode(held_out.table))])
     trained: nn.Module = network.eval()
     return trained
 

@@ -184,7 +184,7 @@ class Trainer:
         for epoch in range(epochs):
             trained = self.epoch(made, optimizer, batch_size, epoch)
             made.eval()
-            with self.precision(), made.settled(self.held_out):
+            with self.precision(), made.refitted(self.held_out):
                 validated = self._loss(made)
             history.append({"epoch": epoch, "train_loss": trained, "val_loss": validated})
             if not math.isfinite(trained) or not math.isfinite(validated):
@@ -197,7 +197,7 @@ class Trainer:
         made.load_state_dict(best.weights)
         made.eval()
         with self.precision():
-            made.settle(self.held_out)
+            made.refit(self.held_out)
         return made, history, best.epoch
 
     def prepare(self, arm: Arm) -> Method:

@@ -36,7 +36,7 @@ class Outcome:
         held: Their logits, before the method has seen them.
         test_rows: Scans of the test fold.
         test: Their logits.
-        raw: The same before the method settled on the held-out scans.
+        raw: The same before the method refitted on the held-out scans.
         features: Of the test scans at the last hidden layer.
         losses: Training loss of each epoch.
         seconds: Of training.
@@ -96,7 +96,7 @@ def train_member(plan: Plan, trainer: Trainer, arm: str, start: Mapping[str, Ten
     held, _ = trainer.predict(made, volumes, fold.validation)
     raw, _ = trainer.predict(made, volumes, fold.test)
     with trainer.precision():
-        made.settle(trainer.held_out)
+        made.refit(trainer.held_out)
     test, features = trainer.predict(made, volumes, fold.test)
     seconds = time.monotonic() - started
     return Outcome(fold.validation, held[:, 0], fold.test, test[:, 0], raw[:, 0], features, losses, seconds)

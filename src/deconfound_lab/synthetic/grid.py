@@ -77,8 +77,8 @@ def full_grid() -> list[Cell]:
     rest = [cell for cell in rest if not (cell.method == "batchnorm" and cell.batch == 1)]
     rates = [_cell("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2, 1000, 1) for lr in (1e-3, 1e-5)]
     ablations = [
-        replace(_cell(method, batch), long=0, options={"settle": settle})
-        for method, settle in (("pmdn", False), ("mdn", True), ("rmdn", True))
+        replace(_cell(method, batch), long=0, options={"refit": refit})
+        for method, refit in (("pmdn", False), ("mdn", True), ("rmdn", True))
         for batch in (20, 200, 2000, 2, 1)
     ]
     norms = [replace(_cell("pmdn", batch), long=0, options={"layer_norm": True}) for batch in (20, 200)]

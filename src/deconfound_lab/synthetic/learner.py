@@ -28,8 +28,8 @@ class Learner:
 
     Attributes:
         method: The method.
-        best: The state with the lowest validation loss so far, settled as it was when it was judged.
-        last: The state at the last validation, settled.
+        best: The state with the lowest validation loss so far, refitted as it was when it was judged.
+        last: The state at the last validation, refitted.
         best_loss: Its loss.
         best_step: The step at which it was reached.
     """
@@ -94,7 +94,7 @@ class Learner:
         held_out = self.problem.validation
         batch = TrainingBatch(held_out.x, held_out.metadata, held_out.target)
         self.method.eval()
-        with self.method.settled(lambda: [batch]):
+        with self.method.refitted(lambda: [batch]):
             loss = binary_cross_entropy_with_logits(self.method(batch.x, batch.metadata), batch.target)
             better = loss < self.best_loss
             for best, last, now in zip(self.best, self.last, self._state(), strict=True):

@@ -161,7 +161,7 @@ def problem_table(results: Results) -> Table:
 
 
 def option_table(results: Results) -> Table:
-    """What the options do: settling on held-out rows, and LayerNorm before the layer."""
+    """What the options do: refitting on held-out rows, and LayerNorm before the layer."""
     rows = []
     order = list(NAMES)
     for cell in sorted(

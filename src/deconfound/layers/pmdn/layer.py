@@ -33,7 +33,7 @@ class PMDN(MetadataLayer):
 
         β ← β + η Rᵀ(f − Rβ) / n
 
-    η is a gain that measures noise and drift (`deconfound.layers.pmdn.gain`), one for the confounds, one for keep and one for the
+    η is a gain that measures noise and drift (`layers.pmdn.gain`), one for the confounds, one for keep and one for the
     intercept: a long average while features stand still, a short memory while the network learns fast, whatever the
     batch size from 1 up; and at most 1 / λmax(RᵀR / n), so that a rare level cannot make it overshoot. Eval uses the
     same β for any number of samples.

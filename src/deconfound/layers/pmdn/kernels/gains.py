@@ -1,6 +1,6 @@
 """The gain on the GPU: what `deconfound.layers.pmdn.gain` computes, in two kernels on the measured features.
 
-Each formula here is one of `deconfound.layers.pmdn.gain` or `deconfound.layers.pmdn.gradient` and is tested against it. The first kernel
+Each formula here is one of `deconfound.layers.pmdn.gain` or `gradient.py` and is tested against it. The first kernel
 collects the measured features. Programs of the second take some of them and add up the votes of all samples, and the
 one that comes last turns the votes into a gain and commits the state.
 """

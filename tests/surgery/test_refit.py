@@ -1,4 +1,4 @@
-"""Settling: β fitted to held-out rows, the network standing still."""
+"""Refitting: β fitted to held-out rows, the network standing still."""
 
 import copy
 
@@ -61,16 +61,16 @@ def explained(outputs, table):
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("sizes", [(600,), (250, 250, 100)], ids=["one batch", "three batches"])
-def test_after_settling_the_held_out_rows_show_no_linear_effect_of_any_confound(design, layer, sizes):
+def test_after_refitting_the_held_out_rows_show_no_linear_effect_of_any_confound(design, layer, sizes):
     model, table = attach(design, layer).eval(), people(600, 1)
     x, metadata = inputs(table, 1), torch.from_numpy(design.encode(table))
     batches = list(zip(x.split(sizes), metadata.split(sizes), strict=True))
     assert explained(model(x, metadata=metadata), table) > 0.05  # β is zero before: the control
-    model.settle(batches, prior=0)
+    model.refit(batches, prior=0)
     assert explained(model(x, metadata=metadata), table) < 1e-6
 
 
-def test_every_layer_settles_on_what_the_layers_before_it_let_through(design):
+def test_every_layer_refits_on_what_the_layers_before_it_let_through(design):
     model, table = attach(design).eval(), people(300, 1)
     x, metadata = inputs(table, 1), torch.from_numpy(design.encode(table))
     kept = {}
@@ -78,21 +78,21 @@ def test_every_layer_settles_on_what_the_layers_before_it_let_through(design):
         model.network.get_submodule(path).register_forward_hook(
             lambda module, given, output, path=path: kept.update({path: output})
         )
-    model.settle(lambda: zip(x.split(100), metadata.split(100), strict=True), prior=0)
+    model.refit(lambda: zip(x.split(100), metadata.split(100), strict=True), prior=0)
     model(x, metadata=metadata)
     for features in kept.values():
         assert explained(features, table) < 1e-6
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_settled_leaves_no_trace_and_the_network_is_never_changed(design, layer):
+def test_refitted_leaves_no_trace_and_the_network_is_never_changed(design, layer):
     model, table = attach(design, layer), people(100, 1)
     x, metadata = inputs(table, 1), design.encode(table)
     for _ in range(3):
         model(x, metadata=metadata)
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    with model.settled([(x, metadata)]):
+    with model.refitted([(x, metadata)]):
         assert model.training
         changed = [key for key, value in model.state_dict().items() if not torch.equal(value, before[key])]
         assert len(changed) >= 3
@@ -103,17 +103,17 @@ def test_settled_leaves_no_trace_and_the_network_is_never_changed(design, layer)
 
 
 def test_the_training_beta_counts_for_so_many_rows(design):
-    """Where R is white on the held-out rows themselves, the settled β is a weighted mean."""
+    """Where R is white on the held-out rows themselves, the refitted β is a weighted mean."""
     table = people(400, 0)  # those of the design
     layer = dc.PMDN(design, 1)
     model = dc.normalize(nn.Sequential(nn.Identity()), design, at=["0"], example=torch.zeros(2, 1)).eval()
     features = torch.as_tensor(table["age"], dtype=torch.float32)[:, None] / 10
     metadata = design.encode(table)
-    model.settle([(features, metadata)], prior=0)
+    model.refit([(features, metadata)], prior=0)
     exact = model.layers["0"].beta.clone()
     for prior, share in ((400.0, 0.5), (1200.0, 0.25)):
         model.layers["0"].set_beta(torch.zeros_like(layer.beta))
-        model.settle([(features, metadata)], prior=prior)
+        model.refit([(features, metadata)], prior=prior)
         torch.testing.assert_close(model.layers["0"].beta, share * exact, rtol=1e-3, atol=1e-3)
 
 
@@ -122,28 +122,28 @@ def test_a_site_that_is_not_held_out_keeps_its_coefficients(design):
     table = {name: values[table["site"] != "c"] for name, values in table.items()}
     model = attach(design).eval()
     x, metadata = inputs(table, 1), design.encode(table)
-    model.settle([(x, metadata)])
+    model.refit([(x, metadata)])
     outputs = model(x, metadata=metadata)
     assert torch.isfinite(outputs).all()
     assert all(torch.isfinite(value).all() for beta in model.coefficients().values() for value in beta.values())
 
 
-def test_what_settle_refuses(design):
+def test_what_refit_refuses(design):
     model, table = attach(design), people(20, 1)
     x = inputs(table, 1)
     with pytest.raises(OptionError, match=r"batches must be there to be read again; got an iterator\. Pass a list"):
-        model.settle(iter([(x, design.encode(table))]))
+        model.refit(iter([(x, design.encode(table))]))
     with pytest.raises(OptionError, match="batches must hold pairs of inputs and metadata; got Tensor"):
-        model.settle([x])
+        model.refit([x])
     with pytest.raises(OptionError, match="batches must hold at least one; got none"):
-        model.settle([])
+        model.refit([])
     with pytest.raises(OptionError, match="prior must be a number of rows, 0 or more; got -1"):
-        model.settle([(x, design.encode(table))], prior=-1)
+        model.refit([(x, design.encode(table))], prior=-1)
     del table["dx"]
     with pytest.raises(ShapeError, match="training metadata must hold every keep column; got NaN in dx"):
-        model.settle([(x, design.encode(table))])
+        model.refit([(x, design.encode(table))])
     assert model.training
-    assert all(layer.settler is None and layer.training for layer in model.layers.values())
+    assert all(layer.refitter is None and layer.training for layer in model.layers.values())
 
 
 def test_by_default_the_training_beta_counts_for_a_hundred_rows_per_direction_of_the_confounds(design):
@@ -151,15 +151,15 @@ def test_by_default_the_training_beta_counts_for_a_hundred_rows_per_direction_of
     table = people(50, 1)
     batches = [(inputs(table, 1), design.encode(table))]
     first, second = attach(design), attach(design)
-    first.settle(batches)
-    second.settle(batches, prior=400)
+    first.refit(batches)
+    second.refit(batches, prior=400)
     for path in first.layers:
         assert torch.equal(first.layers[path].beta, second.layers[path].beta)
 
 
-def test_settled_coefficients_solve_the_penalised_least_squares_of_the_theory():
+def test_refitted_coefficients_solve_the_penalised_least_squares_of_the_theory():
     from deconfound.layers.functional import moments
-    from deconfound.layers.refit import settled_coefficients
+    from deconfound.layers.refit import refitted_coefficients
 
     draw = torch.Generator().manual_seed(0)
     regressors, features = torch.randn(40, 3, generator=draw).double(), torch.randn(40, 2, generator=draw).double()
@@ -167,4 +167,4 @@ def test_settled_coefficients_solve_the_penalised_least_squares_of_the_theory():
     # Seven rows' worth of the old β, written as rows of a least squares problem.
     stacked = torch.cat([regressors, prior**0.5 * torch.eye(3).double()])
     wanted = torch.linalg.lstsq(stacked, torch.cat([features, prior**0.5 * start])).solution
-    torch.testing.assert_close(settled_coefficients(start, moments(features, regressors), prior), wanted)
+    torch.testing.assert_close(refitted_coefficients(start, moments(features, regressors), prior), wanted)

@@ -23,37 +23,37 @@ def effect_of_age(model, people):
     return abs(float(torch.linalg.lstsq(columns, logit).solution[0] / logit.std()))
 
 
-def test_a_settled_method_shows_new_people_less_of_the_confounds_than_a_memorising_one():
+def test_a_refitted_method_shows_new_people_less_of_the_confounds_than_a_memorising_one():
     model, held_out, new = memorised()
     before = effect_of_age(model, new)
     assert before > 0.08  # the training rows' own β does not serve new people: the control
-    with model.settled(held_out.batches):
+    with model.refitted(held_out.batches):
         inside = effect_of_age(model, new)
     assert inside < 0.5 * before
     assert effect_of_age(model, new) == pytest.approx(before)
-    model.settle(held_out.batches)
+    model.refit(held_out.batches)
     assert effect_of_age(model, new) == pytest.approx(inside)
 
 
 @pytest.mark.parametrize("name", ["none", "mdn", "rmdn", "pmdn-alternating", "adversarial"])
-def test_published_methods_do_not_settle(name):
+def test_published_methods_do_not_refit(name):
     people = make_problem(60)
     model = prepare(name, people).eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    with model.settled(people.batches):
+    with model.refitted(people.batches):
         pass
-    model.settle(people.batches)
+    model.refit(people.batches)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_with_controls_only_a_method_settles_on_controls_only():
+def test_with_controls_only_a_method_refits_on_controls_only():
     people, held_out = make_problem(60), make_problem(400, seed=5)
     model = prepare("pmdn", people, controls_only=True)
-    model.settle(held_out.batches)
+    model.refit(held_out.batches)
     found = model.model.layers["0"].beta.clone()
     again = prepare("pmdn", people, controls_only=True)
     rows = held_out.target[:, 0] == 0
-    again.model.settle(
+    again.model.refit(
         [(held_out.x[rows][part], held_out.metadata[rows][part]) for part in torch.arange(rows.sum()).split(50)]
     )
     torch.testing.assert_close(found, again.model.layers["0"].beta, rtol=1e-4, atol=1e-5)
