@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound import functional
+from deconfound.layers import functional
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ import signal
 import numpy as np
 import pytest
 
+from deconfound.data import files
 from deconfound.data.files import only_one, read_checked, write_checked, write_json, write_text
 from deconfound.errors import OptionError, RunError
-from deconfound.training import files
 from deconfound.training.run import fit, open_run
 from tests.training import tiny
 

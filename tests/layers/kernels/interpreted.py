@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound import kernels, measured
+from deconfound.layers.pmdn import kernels
+from deconfound.layers.pmdn import sampled as measured
 from deconfound.layers.pmdn.kernels import deciding, launch, ops, tiles
 from deconfound.layers.pmdn.kernels.tiles import Tile
 

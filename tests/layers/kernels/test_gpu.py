@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound import kernels
+from deconfound.layers.pmdn import kernels
 from deconfound.layers.pmdn.kernels import deciding, kernel, launch
 from deconfound_lab.benchmarks import kernel_checks
 
