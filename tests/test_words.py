@@ -1,6 +1,5 @@
 """Words are executed: what the documentation says is run, and every public name has documentation."""
 
-import ast
 import importlib
 import inspect
 import pkgutil
@@ -13,43 +12,7 @@ from pathlib import Path
 import pytest
 
 import deconfound as dc
-
-ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "src" / "deconfound"
-
-# Rooms from the bottom up: a file imports only from its own room and from rooms before it.
-ROOMS = [
-    "errors",
-    "design",
-    "layers",
-    "surgery",
-    "metrics",
-    "auditing",
-    "methods",
-    "networks",
-    "data",
-    "training",
-    "sklearn",
-    "cli",
-]
-
-
-def python_files():
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def room_of(path):
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def imported_rooms(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deconfound."):
-            yield node.module.split(".")[1]
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("deconfound."):
-                    yield alias.name.split(".")[1]
+from tests.rooms import LAB, ROOMS, ROOT, SOURCE, imported_rooms, public_homes, python_files, room_of
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -58,12 +21,36 @@ def test_imports_point_one_way(path):
     if room == "__init__":
         return  # the public face may name every room
     assert room in ROOMS, f"{room} is not in the list of rooms"
-    later = [other for other in imported_rooms(path) if ROOMS.index(other) > ROOMS.index(room)]
+    later = [
+        other for other in imported_rooms(path.read_text(), public_homes()) if ROOMS.index(other) > ROOMS.index(room)
+    ]
     assert not later, f"{path.name} in {room} imports from {later}"
 
 
+@pytest.mark.parametrize(
+    ("code", "rooms"),
+    [
+        ("from deconfound.training.run import fit", {"training"}),
+        ("import deconfound.cli", {"cli"}),
+        ("from deconfound import normalize, metrics", {"surgery", "metrics"}),
+        ("import deconfound as dc\ndc.audit(1, 2)", {"auditing"}),
+        ("import deconfound\nprint(deconfound.Design)", {"design"}),
+        ("from deconfound import __version__", set()),
+        ("def late():\n    from deconfound.sklearn import base", {"sklearn"}),
+    ],
+)
+def test_the_guard_sees_every_way_to_write_an_import(code, rooms):
+    assert imported_rooms(code, public_homes()) == rooms
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_library_does_not_know_its_experiments(path):
+    assert not re.search(r"^\s*(from|import) deconfound_lab", path.read_text(), flags=re.MULTILINE)
+
+
 def test_files_are_small():
-    long = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in python_files()}
+    files = [*python_files(), *python_files(LAB)]
+    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert {name: lines for name, lines in long.items() if lines > 300} == {}
 
 

@@ -68,7 +68,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES and name not in _ROOMS:
-        raise AttributeError(f"module 'deconfound' has no attribute {name!r}")
+        from deconfound.renamed import no_attribute
+
+        raise no_attribute("deconfound", name)
     value = import_module(f"deconfound.{name}") if name in _ROOMS else getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

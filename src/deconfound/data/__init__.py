@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from deconfound.renamed import no_attribute
+
 if TYPE_CHECKING:
     from deconfound.data.scans import Scans, open_scans
 
@@ -13,7 +15,7 @@ __all__ = ["Scans", "open_scans"]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'deconfound.data' has no attribute {name!r}")
+        raise no_attribute("deconfound.data", name)
     value = getattr(import_module(f"deconfound.data.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

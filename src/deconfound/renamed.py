@@ -1,0 +1,29 @@
+"""Names of release 0.1 that are called otherwise now, and the error that says so."""
+
+from __future__ import annotations
+
+# What a user of 0.1 wrote → what they write now. `docs/migrating.md` says more about each.
+RENAMED = {
+    "deconfound.NormalizedModel.settle": "deconfound.NormalizedModel.refit",
+    "deconfound.NormalizedModel.settled": "deconfound.NormalizedModel.refitted",
+    "deconfound.data.Cohort": "deconfound_lab.Cohort",
+    "deconfound.data.Strengths": "deconfound_lab.Strengths",
+    "deconfound.data.bayes_accuracy": "deconfound_lab.bayes_accuracy",
+    "deconfound.data.paper_table_one": "deconfound_lab.paper_table_one",
+    "deconfound.data.simulate_cohort": "deconfound_lab.simulate_cohort",
+    "deconfound.data.table_one": "deconfound_lab.table_one",
+}
+
+
+def no_attribute(owner: str, name: str) -> AttributeError:
+    """The error for a name that `owner` does not have; it tells the new name where release 0.1 had this one.
+
+    Args:
+        owner: A module or class of the library, such as `deconfound.data`.
+        name: The attribute that was asked for.
+    """
+    new = RENAMED.get(f"{owner}.{name}")
+    if new is not None:
+        return AttributeError(f"{owner}.{name} of release 0.1 is now {new}. docs/migrating.md has every new name.")
+    kind = "module" if owner.rpartition(".")[2].islower() else "class"
+    return AttributeError(f"{kind} {owner!r} has no attribute {name!r}")
