@@ -1,7 +1,9 @@
-"""Attaching layers to a network: select → plan → insert → remove, and carrying metadata to what was inserted."""
+"""Attaching layers to a network: select → plan → insert → remove; carrying metadata; collecting features."""
 
 from deconfound.surgery.attach import normalize
+from deconfound.surgery.collect import Collector, collect, last_linear
 from deconfound.surgery.model import NormalizedModel
+from deconfound.surgery.norms import insert_norms
 from deconfound.surgery.plan import Place, Plan
 
-__all__ = ["NormalizedModel", "Place", "Plan", "normalize"]
+__all__ = ["Collector", "NormalizedModel", "Place", "Plan", "collect", "insert_norms", "last_linear", "normalize"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from torch import nn
 
@@ -15,8 +15,9 @@ from deconfound.layers import MDN, PMDN, RMDN, AlternatingPMDN, JointPMDN, Metad
 from deconfound.layers.alternating import PenaltyLayer
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.model import NormalizedModel
+from deconfound.surgery.norms import layer_norm_for
 from deconfound.surgery.outputs import sequence_axis
-from deconfound.surgery.plan import Call, Place, Plan, observe, place, refuse_lazy
+from deconfound.surgery.plan import Observed, Place, Plan, observe, place, refuse_lazy
 from deconfound.surgery.select import Selector, select
 
 LAYERS: dict[str, type[MetadataLayer]] = {
@@ -28,6 +29,7 @@ LAYERS: dict[str, type[MetadataLayer]] = {
 }
 
 
+@overload
 def normalize(
     network: nn.Module,
     design: Design,
@@ -37,10 +39,41 @@ def normalize(
     example: Any = None,
     where: Literal["after", "before"] = "after",
     share: Literal["auto", "positions"] | None = "auto",
-    layer_norm: bool = False,
+    layer_norm: bool | Selector | Iterable[Selector] = False,
+    dry_run: Literal[False] = False,
+    **options: Any,
+) -> NormalizedModel: ...
+
+
+@overload
+def normalize(
+    network: nn.Module,
+    design: Design,
+    at: Selector | Iterable[Selector] | None = None,
+    layer: str = "pmdn",
+    *,
+    example: Any = None,
+    where: Literal["after", "before"] = "after",
+    share: Literal["auto", "positions"] | None = "auto",
+    layer_norm: bool | Selector | Iterable[Selector] = False,
+    dry_run: Literal[True],
+    **options: Any,
+) -> Plan: ...
+
+
+def normalize(
+    network: nn.Module,
+    design: Design,
+    at: Selector | Iterable[Selector] | None = None,
+    layer: str = "pmdn",
+    *,
+    example: Any = None,
+    where: Literal["after", "before"] = "after",
+    share: Literal["auto", "positions"] | None = "auto",
+    layer_norm: bool | Selector | Iterable[Selector] = False,
     dry_run: bool = False,
     **options: Any,
-) -> Any:
+) -> NormalizedModel | Plan:
     """Attach confounder-removing layers to a network.
 
     Args:
@@ -58,7 +91,8 @@ def normalize(
             every position, not the last state.
         share: "auto" shares coefficients over the positions of sequences, whose length may vary, and gives all
             other features their own. "positions" shares always, None never.
-        layer_norm: Put a LayerNorm before each layer, as the paper does. It divides each sample by its own norm,
+        layer_norm: True puts a LayerNorm before each layer, as the paper does; selectors as in `at` put one after each
+            module that they name, and before the layer where there is one. It divides each sample by its own norm,
             which mixes label and confound in a way that a linear layer cannot undo: see `docs/theory.md`. A single
             feature, such as a lone logit, gets none: LayerNorm would make it a constant.
         dry_run: Return the plan, and change nothing.
@@ -91,17 +125,35 @@ def normalize(
         raise OptionError(f"share must be 'auto', 'positions' or None; got {share!r}.")
     refuse_lazy(network)
     _refuse_normalised(network)
-    needs_shapes = layer_norm or issubclass(kind, PenaltyLayer) or at is None
+    needs_shapes = layer_norm is not False or issubclass(kind, PenaltyLayer) or at is None
     if example is None and needs_shapes:
-        reason = "at=None" if at is None else "layer_norm=True" if layer_norm else f"layer={layer!r}"
+        norms = "layer_norm=True" if layer_norm is True else "layer_norm"
+        reason = "at=None" if at is None else norms if layer_norm is not False else f"layer={layer!r}"
         raise OptionError(f"example must be given with {reason}; got None. Pass one batch of the network's inputs.")
     modules = _candidates(network) if at is None else select(network, at)
     seen = None if example is None else observe(network, modules, example, where)
     if at is None:
         assert seen is not None
         modules = _sensible(modules, seen)
-    plan = Plan(_places(network, modules, where, share, seen), design, layer)
-    return plan if dry_run else NormalizedModel(network, plan, kind, layer_norm, options)
+    places = _places(network, modules, where, share, seen)
+    plan = Plan(places, design, layer, _norm_places(network, places, layer_norm, share, example))
+    return plan if dry_run else NormalizedModel(network, plan, kind, options)
+
+
+def _norm_places(
+    network: nn.Module,
+    places: tuple[Place, ...],
+    layer_norm: bool | Selector | Iterable[Selector],
+    share: str | None,
+    example: Any,
+) -> tuple[Place, ...]:
+    """Where LayerNorm goes; a single feature takes none."""
+    if isinstance(layer_norm, bool):
+        found = places if layer_norm else ()
+    else:
+        modules = select(network, layer_norm, "layer_norm")
+        found = _places(network, modules, "after", share, observe(network, modules, example, "after"))
+    return tuple(place for place in found if layer_norm_for(place) is not None)
 
 
 def _kind(layer: str, design: Design, options: dict[str, Any]) -> type[MetadataLayer]:
@@ -140,7 +192,7 @@ def _places(
     modules: dict[str, nn.Module],
     where: str,
     share: str | None,
-    seen: dict[str, list[Call]] | None,
+    seen: dict[str, list[Observed]] | None,
 ) -> tuple[Place, ...]:
     places, faults = [], []
     for path, module in modules.items():
@@ -159,7 +211,7 @@ def _candidates(network: nn.Module) -> dict[str, nn.Module]:
     return {path: module for path, module in network.named_modules() if path and isinstance(module, kinds)}
 
 
-def _sensible(modules: dict[str, nn.Module], seen: dict[str, list[Call]]) -> dict[str, nn.Module]:
+def _sensible(modules: dict[str, nn.Module], seen: dict[str, list[Observed]]) -> dict[str, nn.Module]:
     """The fully connected head: linear layers that are called once with flat features; else the last convolution."""
     called = {path: module for path, module in modules.items() if len(seen[path]) == 1}
     flat: dict[str, nn.Module] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,6 @@ class Insertion:
         design: Design,
         kind: type[MetadataLayer],
         options: dict[str, Any],
-        layer_norm: bool,
         carrier: Carrier,
     ) -> None:
         self.place = place
@@ -36,9 +34,7 @@ class Insertion:
         self.kind = kind
         self.options = options
         self.carrier = carrier
-        self.wants_layer_norm = layer_norm
         self.layer: MetadataLayer | None = None
-        self.layer_norm: nn.LayerNorm | None = None
         self._handle: RemovableHandle | None = None
 
     def build(self) -> MetadataLayer:
@@ -49,9 +45,6 @@ class Insertion:
         self.layer = self.kind(
             self.design, place.feature_shape, share=share, channel_axis=place.channel_axis, **self.options
         )
-        sizes = [size for size in place.feature_shape if size is not None]
-        if self.wants_layer_norm and math.prod(sizes) > 1:  # of a single feature it would make a constant
-            self.layer_norm = nn.LayerNorm(sizes)
         return self.layer
 
     def build_from(self, state: Tensor) -> MetadataLayer:
@@ -107,7 +100,7 @@ class Insertion:
             with self.carrier.building:
                 if self.layer is None:
                     self.place = shaped(self.place, module, features)
-                    self.build().to(features.device).train(training)
+                    self.build().to(features.device, features.dtype).train(training)
         assert self.layer is not None
         return self.layer
 
@@ -115,8 +108,6 @@ class Insertion:
         layer = self._ready(module, features, current.training)
         axis = self.place.batch_axis
         x = features.movedim(axis, 0) if axis else features
-        if self.layer_norm is not None:
-            x = self.layer_norm(x)
         if current.metadata is not None and x.shape[0] != current.metadata.shape[0]:
             raise ShapeError(
                 f"metadata must have one row per sample; got {current.metadata.shape[0]} rows for {x.shape[0]} samples "

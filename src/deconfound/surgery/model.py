@@ -16,6 +16,7 @@ from deconfound.layers.alternating import PenaltyLayer
 from deconfound.layers.rows import Metadata, as_mask, as_tensor, refuse_nan
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
+from deconfound.surgery.norms import attach_all, hooks_for, layer_norm_for
 from deconfound.surgery.outputs import tensors_in
 from deconfound.surgery.plan import Plan
 from deconfound.surgery.refit import Batches, refit, refitted
@@ -30,23 +31,27 @@ class NormalizedModel(nn.Module):
     `model.network` is the network, `model.layers` the inserted layers by path, with "/" for ".".
     """
 
-    def __init__(
-        self, network: nn.Module, plan: Plan, kind: type[MetadataLayer], layer_norm: bool, options: dict[str, Any]
-    ) -> None:
+    def __init__(self, network: nn.Module, plan: Plan, kind: type[MetadataLayer], options: dict[str, Any]) -> None:
         super().__init__()
         self.network = network
         self.plan = plan
         self.layers = nn.ModuleDict()
-        self.layer_norms = nn.ModuleDict()
+        self._norms = hooks_for(plan.norms, layer_norm_for)
+        self.layer_norms = nn.ModuleDict({hook.place.path.replace(".", "/"): hook.norm for hook in self._norms})
         self._carrier = Carrier()
         self._insertions: list[Insertion] = []
         self._removed = False
         modules = dict(network.named_modules(remove_duplicate=False))
         for planned in plan.places:
-            insertion = Insertion(planned, plan.design, kind, options, layer_norm, self._carrier)
+            insertion = Insertion(planned, plan.design, kind, options, self._carrier)
             if planned.feature_shape is not None:
-                self._adopt(planned.path, insertion, insertion.build())
+                self._adopt(planned.path, insertion.build())
             self._insertions.append(insertion)
+        first = next((parameter for parameter in network.parameters() if parameter.is_floating_point()), None)
+        if first is not None:
+            self.layers.to(first.device, first.dtype)  # half precision is refused by the layers' statistics
+            self.layer_norms.to(first.device, first.dtype)
+        attach_all(network, self._norms)  # where both stand at one place, LayerNorm comes first
         for insertion in self._insertions:  # nothing above touches the network
             insertion.attach(modules[insertion.place.path])
 
@@ -145,6 +150,8 @@ class NormalizedModel(nn.Module):
         """Take the layers out again and return the network, bit for bit as it was plus its own training."""
         for insertion in self._insertions:
             insertion.detach()
+        for norm in self._norms:
+            norm.detach()
         self._removed = True
         return self.network
 
@@ -158,11 +165,8 @@ class NormalizedModel(nn.Module):
         refuse_nan(tensor, self.design, self.training)
         return Pass(tensor, as_mask(fit_on, n, tensor.device) if self.training else None, self.training)
 
-    def _adopt(self, path: str, insertion: Insertion, layer: MetadataLayer) -> None:
-        key = path.replace(".", "/")
-        self.layers[key] = layer
-        if insertion.layer_norm is not None:
-            self.layer_norms[key] = insertion.layer_norm
+    def _adopt(self, path: str, layer: MetadataLayer) -> None:
+        self.layers[path.replace(".", "/")] = layer
 
     def _adopt_new(self) -> None:
         """After the first forward: take over the layers that it built, and refuse places that it never reached."""
@@ -174,16 +178,17 @@ class NormalizedModel(nn.Module):
                     f"module {insertion.place.path!r} must be called by the network's forward; got no call of "
                     f"{insertion.place.module}. Call model.remove() and choose another module."
                 )
-            self._adopt(insertion.place.path, insertion, insertion.layer)
+            self._adopt(insertion.place.path, insertion.layer)
         self.plan = replace(self.plan, places=tuple(insertion.place for insertion in self._insertions))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Build layers that wait for their first forward from the shapes of a checkpoint."""
-        device = next((parameter.device for parameter in self.network.parameters()), None)
+        first = next((parameter for parameter in self.network.parameters() if parameter.is_floating_point()), None)
         for insertion in self._insertions:
             key = f"{prefix}layers.{insertion.place.path.replace('.', '/')}._extra_state"
             if insertion.layer is None and key in state_dict:
-                layer = insertion.build_from(state_dict[key]).to(device).train(self.training)
-                self._adopt(insertion.place.path, insertion, layer)
+                layer = insertion.build_from(state_dict[key]).train(self.training)
+                layer = layer if first is None else layer.to(first.device, first.dtype)
+                self._adopt(insertion.place.path, layer)
         self.plan = replace(self.plan, places=tuple(insertion.place for insertion in self._insertions))
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError, ShapeError
+from deconfound.surgery.collect import watching
 from deconfound.surgery.outputs import features_of, is_sequence, part_of
 
 
@@ -54,17 +55,26 @@ class Place:
 
 @dataclass(frozen=True)
 class Plan:
-    """The places, as a table to read: `print(plan)`."""
+    """What `normalize` does to a network, as a table to read: `print(plan)`.
+
+    Attributes:
+        places: Where the layers go.
+        design: Their design.
+        layer: Which layer.
+        norms: Where LayerNorm goes; at a place of a layer it comes before the layer.
+    """
 
     places: tuple[Place, ...]
     design: Design
     layer: str
+    norms: tuple[Place, ...] = ()
 
     def __str__(self) -> str:
         head = ("path", "module", "features", "coefficients", "bytes", "action")
         rows = [head]
-        for place in self.places:
-            count = place.coefficients(self.design)
+        alone = [place for place in self.norms if place.path not in {place.path for place in self.places}]
+        for place in (*self.places, *alone):
+            count = 0 if place in alone else place.coefficients(self.design)
             shape = place.feature_shape
             rows.append(
                 (
@@ -73,31 +83,34 @@ class Plan:
                     "at first forward" if shape is None else "×".join("?" if s is None else str(s) for s in shape),
                     "?" if count is None else f"{count:,}",
                     "?" if count is None else f"{4 * count:,}",
-                    _action(self.layer, place),
+                    self._action(place),
                 )
             )
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
-
-def _action(layer: str, place: Place) -> str:
-    words = [f"insert {layer} {place.where}"]
-    if place.part:
-        words.append(f"on output{place.part} only")
-    if place.share and place.feature_shape is not None:
-        words.append("positions share")
-    return ", ".join(words)
+    def _action(self, place: Place) -> str:
+        names = ["layer_norm"] if any(norm.path == place.path for norm in self.norms) else []
+        names += [self.layer] if place in self.places else []
+        words = [f"insert {' and '.join(names)} {place.where}"]
+        if place.part:
+            words.append(f"on output{place.part} only")
+        if place.share and place.feature_shape is not None:
+            words.append("positions share")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
-class Call:
+class Observed:
     """One call of a module, as the example showed it."""
 
     features: Tensor
     part: str
 
 
-def observe(network: nn.Module, modules: Mapping[str, nn.Module], example: Any, where: str) -> dict[str, list[Call]]:
+def observe(
+    network: nn.Module, modules: Mapping[str, nn.Module], example: Any, where: str
+) -> dict[str, list[Observed]]:
     """Run the network once on an example, without changing it, and collect the features at each module.
 
     Args:
@@ -106,20 +119,14 @@ def observe(network: nn.Module, modules: Mapping[str, nn.Module], example: Any, 
         example: One batch: a tensor, a tuple of positional or a mapping of keyword arguments.
         where: "after" or "before" the module.
     """
-    seen: dict[str, list[Call]] = {path: [] for path in modules}
+    seen: dict[str, list[Observed]] = {path: [] for path in modules}
     modes = {module: module.training for module in network.modules()}
-    handles = []
 
-    def look(path: str, value: object) -> None:
-        seen[path].append(Call(features_of(value, path, where), part_of(value) if where == "after" else ""))
+    def look(path: str, module: nn.Module, value: object) -> None:
+        seen[path].append(Observed(features_of(value, path, where), part_of(value) if where == "after" else ""))
 
-    for path, module in modules.items():
-        if where == "after":
-            handles.append(module.register_forward_hook(lambda _, inputs, output, path=path: look(path, output)))
-        else:
-            handles.append(module.register_forward_pre_hook(lambda _, inputs, path=path: look(path, inputs)))
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(), watching(modules, where, look):
             network.eval()
             if isinstance(example, Mapping):
                 network(**example)
@@ -131,8 +138,6 @@ def observe(network: nn.Module, modules: Mapping[str, nn.Module], example: Any, 
         error.add_note("The network was run on `example` to find its features: pass one batch of inputs that it reads.")
         raise
     finally:
-        for handle in handles:
-            handle.remove()
         for module, mode in modes.items():
             module.training = mode
     return seen
@@ -149,7 +154,7 @@ def refuse_lazy(network: nn.Module) -> None:
 
 
 def place(
-    path: str, module: nn.Module, where: str, share: str | None, sequence_axis: int, seen: list[Call] | None
+    path: str, module: nn.Module, where: str, share: str | None, sequence_axis: int, seen: list[Observed] | None
 ) -> Place:
     """The place for one module, with its shape if an example was run."""
     name = type(module).__name__
