@@ -10,10 +10,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import deconfound as dc
 from deconfound.errors import OptionError
-from deconfound.methods import Setting, TrainingBatch, heads
-from deconfound.methods.adversarial import Adversarial
+from deconfound.methods import Setting, TrainingBatch, adversarial
+from deconfound.methods.adversarial import AdversarialMethod, Head, squared_correlation, target_columns
 from deconfound.methods.confounds import confounds_of
-from deconfound.methods.heads import Head, squared_correlation, target_columns
 from deconfound.surgery import Place
 from tests.conftest import make_table
 from tests.methods.problem import make_network, make_problem, prepare
@@ -37,7 +36,7 @@ def correlations(predictions, truths):
 
 
 def test_the_gradients_are_those_of_the_two_players(problem, monkeypatch):
-    monkeypatch.setattr(heads, "FLAT", 0.0)
+    monkeypatch.setattr(adversarial, "FLAT", 0.0)
     double = replace(problem, x=problem.x.double(), metadata=problem.metadata.double(), target=problem.target.double())
     model = prepare("adversarial", problem, weight=3.0).double()
     batch = next(iter(double.batches(80)))
@@ -82,7 +81,9 @@ def test_the_network_learns_alone_in_the_warmup_and_then_the_weight_rises_to_its
     assert not torch.allclose(of_task, of_both, rtol=0.05)
     for share in (0, 0, 0.5, 1, 1):
         torch.testing.assert_close(gradient(model, batch), of_task + share * (of_both - of_task), atol=1e-6, rtol=1e-4)
-        assert all(parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2)
+        assert all(
+            parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2
+        )
 
 
 def fresh_pair(problem):
@@ -92,7 +93,7 @@ def fresh_pair(problem):
 def gradient(model, batch):
     """Of the network, in one row; the heads of all models start alike and none takes a step."""
     model.zero_grad()
-    if isinstance(model, Adversarial):
+    if isinstance(model, AdversarialMethod):
         model.heads.load_state_dict(same_heads(model).state_dict())
     model.loss(batch, binary_cross_entropy_with_logits).total.backward()
     return torch.cat([parameter.grad.ravel() for parameter in model.model.parameters()])
@@ -119,7 +120,7 @@ def test_a_warmup_goes_on_where_a_checkpoint_left_it(problem):
     batch = next(iter(problem.batches(80)))
     for _ in range(3):
         gradient(model, batch)
-    again = Adversarial.restore(make_network(), problem.setting(), model.state_dict(), warmup=2)
+    again = AdversarialMethod.restore(make_network(), problem.setting(), model.state_dict(), warmup=2)
     torch.testing.assert_close(gradient(again, batch), gradient(model, batch))
     assert not torch.allclose(gradient(prepare("adversarial", problem, warmup=2), batch), gradient(again, batch))
 
@@ -130,7 +131,7 @@ def test_features_a_thousand_times_smaller_hide_nothing_from_a_head(problem, mon
     x, ones = problem.x - problem.x.mean(0), torch.ones(80)
     expected = large(x, problem.metadata, ones)
     torch.testing.assert_close(small(1e-3 * x, problem.metadata, ones), expected, rtol=1e-3, atol=0)
-    monkeypatch.setattr(heads, "FLAT", 1e-5)  # the control
+    monkeypatch.setattr(adversarial, "FLAT", 1e-5)  # the control
     assert head_of(problem, hidden=0)(1e-3 * x, problem.metadata, ones) < 0.5 * expected
 
 
@@ -246,7 +247,7 @@ def test_sequences_of_any_length_are_pooled(problem, batch_first):
     def training(length=5):
         yield TrainingBatch(torch.randn(80, length, 3), problem.metadata, problem.target)
 
-    model = Adversarial.prepare(Reader(batch_first), Setting(problem.design, ("lstm",), training))
+    model = AdversarialMethod.prepare(Reader(batch_first), Setting(problem.design, ("lstm",), training))
     for length in (5, 9):
         loss = model.loss(next(training(length)), binary_cross_entropy_with_logits)
         assert torch.isfinite(loss.total)

@@ -69,7 +69,7 @@ def test_the_python_blocks_of_the_page_run_from_top_to_bottom():
     for block in found:
         exec(compile(block, "methods.md", "exec"), namespace)
     assert namespace["logits"].shape == (60, 1)
-    assert namespace["Plain"].prepare(make_network(), problem().setting())(problem().x).shape == (120, 1)
+    assert namespace["NoMethod"].prepare(make_network(), problem().setting())(problem().x).shape == (120, 1)
 
 
 @pytest.mark.parametrize("name", METHODS)

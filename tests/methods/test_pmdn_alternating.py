@@ -93,17 +93,17 @@ def test_the_step_on_beta_leaves_the_network_alone_and_the_networks_step_leaves_
 
 
 def test_layer_norm_stands_before_each_layer_but_not_at_a_lone_logit(problem):
-    assert [norm.path for norm in prepare("pmdn-alternating", problem).layer_norms] == ["0"]
+    assert list(prepare("pmdn-alternating", problem).model.layer_norms) == ["0"]
     two = prepare("pmdn-alternating", problem, make_network(8, 2))
-    assert [norm.path for norm in two.layer_norms] == ["0", "2"]
-    assert len(prepare("pmdn-alternating", problem, layer_norm=False).layer_norms) == 0
+    assert list(two.model.layer_norms) == ["0", "2"]
+    assert len(prepare("pmdn-alternating", problem, layer_norm=False).model.layer_norms) == 0
 
 
 @pytest.mark.parametrize("name", ["mdn", "pmdn", "rmdn"])
 def test_other_layers_can_have_layer_norm_too_without_losing_a_lone_logit(problem, name):
     model = prepare(name, problem, layer_norm=True)
-    assert [norm.path for norm in model.layer_norms] == ["0"]
-    assert len(prepare(name, problem).layer_norms) == 0
+    assert list(model.model.layer_norms) == ["0"]
+    assert len(prepare(name, problem).model.layer_norms) == 0
     assert model(problem.x, problem.metadata).std() > 0.01
 
 

@@ -37,7 +37,7 @@ def test_a_network_class_sees_images_and_may_give_both_logits():
     assert model.decision_function(images, confounds=table).shape == (60,)
     assert model.score(images, dx, confounds=table) > 0.9
     flat = DeconfoundedClassifier(**FAST).fit(images, dx, confounds=table)
-    assert flat.model_.network.hidden1.in_features == 36
+    assert flat.model_.network.fc1.in_features == 36
 
 
 def test_a_module_is_copied_and_starts_from_its_own_weights():
@@ -57,8 +57,8 @@ def test_a_module_is_copied_and_starts_from_its_own_weights():
 def test_layer_options_reach_normalize():
     X, dx = make_people(80)
     options = {"gradient": "frozen", "where": "before"}
-    model = DeconfoundedClassifier(CONFOUNDS, at="output", layer_options=options, **FAST).fit(X, dx)
-    assert model.model_.layers["output"].gradient == "frozen"
+    model = DeconfoundedClassifier(CONFOUNDS, at="out", layer_options=options, **FAST).fit(X, dx)
+    assert model.model_.layers["out"].gradient == "frozen"
     assert model.model_.plan.places[0].where == "before"
 
 

@@ -5,20 +5,20 @@ import itertools
 import pytest
 
 from deconfound.errors import OptionError, RunError
-from deconfound.training.best import Best
-from deconfound.training.engine import Engine, Keeper
+from deconfound.training.engine import Engine, KeepBestEpoch
 from deconfound.training.problem import open_problem
 from deconfound.training.rehearsal import rehearse
 from deconfound.training.run import fit
+from deconfound.training.step import BestEpoch
 from tests.training import tiny
 
 
 def best_of(*epochs):
     """The best of some (loss, warming)."""
-    best = Best()
+    best = BestEpoch()
     for epoch, (loss, warming) in enumerate(epochs):
         if best.yields_to(loss, warming):
-            best = Best(epoch, loss, {}, warming)
+            best = BestEpoch(epoch, loss, {}, warming)
     return best
 
 
@@ -29,7 +29,7 @@ def test_the_lowest_loss_wins_among_epochs_in_which_the_method_is_in_force():
 
 
 def test_a_method_that_is_warming_up_is_waited_for():
-    assert Best().waited(7) == 0
+    assert BestEpoch().waited(7) == 0
     assert best_of((0.5, True)).waited(7) == 0
     assert best_of((0.5, True), (2.0, False)).waited(7) == 6
 
@@ -61,7 +61,7 @@ def test_patience_begins_after_the_warmup(tmp_path, monkeypatch):
 
 
 def test_a_resumed_run_of_before_there_was_a_warmup_keeps_its_best_epoch(tmp_path):
-    keeper = Keeper(tmp_path / "last.ckpt", 5, None, 30.0, None)
+    keeper = KeepBestEpoch(tmp_path / "last.ckpt", 5, None, 30.0, None)
     keeper.load_state_dict({"history": [], "finished": False, "best": {"epoch": 3, "loss": 1.0, "weights": {}}})
     assert not keeper.best.yields_to(2.0, warming=False)
     assert keeper.best.waited(5) == 2

@@ -6,19 +6,20 @@ import difflib
 from importlib import import_module
 
 from deconfound.errors import OptionError
-from deconfound.methods.base import Loss, Method, Setting, TrainingBatch
+from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, weighted_mean
 
 METHODS: dict[str, str] = {
-    "none": "none:Plain",
-    "batchnorm": "batchnorm:Batch",
-    "adversarial": "adversarial:Adversarial",
-    "mdn": "mdn:BatchFit",
-    "pmdn": "pmdn:OnePass",
-    "pmdn-alternating": "pmdn_alternating:Alternating",
-    "rmdn": "rmdn:Recursive",
-    "input-residualize": "input_residualize:InputResidualize",
-    "covariate": "covariate:Covariate",
-    "combat": "combat:ComBat",
+    "none": "none:NoMethod",
+    "batchnorm": "batchnorm:BatchNormMethod",
+    "adversarial": "adversarial:AdversarialMethod",
+    "mdn": "mdn:MDNMethod",
+    "pmdn": "pmdn:PMDNMethod",
+    "pmdn-alternating": "pmdn_alternating:AlternatingPMDNMethod",
+    "pmdn-joint": "pmdn_joint:JointPMDNMethod",
+    "rmdn": "rmdn:RMDNMethod",
+    "input-residualize": "input_residualize:InputResidualizeMethod",
+    "covariate": "covariate:CovariateMethod",
+    "combat": "combat:ComBatMethod",
 }
 
 
@@ -33,4 +34,4 @@ def method(name: str) -> type[Method]:
     return found
 
 
-__all__ = ["METHODS", "Loss", "Method", "Setting", "TrainingBatch", "method"]
+__all__ = ["METHODS", "Criterion", "Loss", "Method", "Setting", "TrainingBatch", "method", "weighted_mean"]

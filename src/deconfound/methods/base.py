@@ -15,15 +15,16 @@ from torch.optim import Optimizer
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.surgery import NormalizedModel
+from deconfound.surgery import NormalizedModel, Place, Plan, normalize
 
+# Of logits and target the loss of each row, `(n,)` or `(n, labels)`; methods take the (weighted) mean.
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Batches = Callable[[], "Iterable[TrainingBatch]"]
 
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Samples of the training rows.
+    """A batch of rows with all that a method may read of them.
 
     Attributes:
         x: Inputs, `(n, …)`.
@@ -31,6 +32,8 @@ class TrainingBatch:
         target: What the criterion compares the logits with.
         controls: One boolean per row, True for the rows that a method may restrict itself to; None if not given.
         table: The rows' table columns as they were read, for methods that need them raw; None inside a training step.
+        weight: How much each row counts, `(n,)`, or each row's label, `(n, labels)`; the mean over all training rows is
+            1. None where every row counts the same.
     """
 
     x: Tensor
@@ -38,6 +41,16 @@ class TrainingBatch:
     target: Tensor
     controls: Tensor | None = None
     table: Mapping[str, Any] | None = None
+    weight: Tensor | None = None
+
+    def controls_only(self) -> Tensor:
+        """Which rows are controls, or an error that says what is missing."""
+        if self.controls is None:
+            raise OptionError(
+                "controls must be known with controls_only=True; got none. Say which rows are controls, "
+                "or leave controls_only out."
+            )
+        return self.controls
 
 
 @dataclass(frozen=True)
@@ -46,17 +59,30 @@ class Setting:
 
     Attributes:
         design: Fitted on the training rows.
-        at: Names of the modules whose output is normalised; None for the library's choice (`dc.normalize`).
+        at: The modules whose output is normalised, as in `dc.normalize`; None for the library's choice.
         training: Goes over the training rows once, in batches, whenever it is called.
         lr: The learning rate of the network's optimiser.
         site: The name of the confound that says where a sample comes from, for methods that harmonise sites.
+        attach: Further arguments of `dc.normalize` (`where`, `share`, …), for methods that insert layers.
     """
 
     design: Design
-    at: tuple[str, ...] | None
+    at: Any
     training: Batches
     lr: float = 1e-3
     site: str | None = None
+    attach: Mapping[str, Any] = field(default_factory=dict)
+
+    def first_batch(self) -> TrainingBatch:
+        """The first training batch, from which shapes are read."""
+        for batch in self.training():
+            return batch
+        raise OptionError("training rows must make at least one batch; got none. Check the split.")
+
+    def places(self, network: nn.Module) -> tuple[Place, ...]:
+        """The places of `at` with the shapes of their features; the network is not changed."""
+        plan: Plan = normalize(network, self.design, self.at, example=self.first_batch().x, dry_run=True)
+        return plan.places
 
 
 @dataclass(frozen=True)
@@ -72,13 +98,47 @@ class Loss:
     parts: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def weighted_mean(losses: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The mean of every loss: `Σ_i w_i ℓ_i / n`, or `Σ_ik w_ik ℓ_ik / (n · labels)`, for weights of training mean 1.
+
+    The number of rows divides, not the batch's own sum of weights: so the gradients of several small batches add up to
+    that of the large one. A criterion that has taken its mean already is left alone where there are no weights.
+
+    Args:
+        losses: What a criterion returned: `(n,)`, `(n, labels)`, or a scalar.
+        weight: `(n,)` or `(n, labels)`.
+
+    Example:
+        >>> import torch
+        >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([1.5, 0.5]))
+        tensor(1.5000)
+    """
+    return losses.mean() if weight is None else (losses * spread_weight(weight, losses)).mean()
+
+
+def spread_weight(weight: Tensor, losses: Tensor) -> Tensor:
+    """Weights in a shape that multiplies losses `(n,)` or `(n, labels)`, whichever of the two shapes they have."""
+    if losses.ndim == 0:
+        raise OptionError(
+            "a criterion must return one loss per row where rows have weights; got their mean. Use reduction='none'."
+        )
+    if losses.ndim == 1:
+        return row_weight(weight).to(losses)
+    return weight.to(losses).reshape(len(losses), -1).expand_as(losses)
+
+
+def row_weight(weight: Tensor) -> Tensor:
+    """One weight per row, `(n,)`: the mean over the labels where each label has its own."""
+    return weight.mean(1) if weight.ndim > 1 else weight
+
+
 class Method(nn.Module, ABC):
     """A network under one way of training; subclasses are final, one file each.
 
-    The engine calls `prepare` once, then for each batch in train mode `before_step` and `loss`, backward and the
-    optimisers' steps; in eval mode `forward`, within `refitted` while it validates and after `refit` in the end. All
-    state is parameters and buffers, of shapes that do not depend on which training rows there were, so that a
-    checkpoint loads into a method prepared on others.
+    `deconfound.training.step` calls them: `prepare` once, then for each batch in train mode `before_step` and `loss`,
+    backward and the optimisers' steps; in eval mode `forward`, within `refitted` while it validates and after `refit`
+    in the end. All state is parameters and buffers, of shapes that do not depend on which training rows there were, so
+    that a checkpoint loads into a method prepared on others.
 
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
     `self.model`, learns what it must know beforehand in `fit`, and declares its `name`, a `summary`, whether its
@@ -129,7 +189,7 @@ class Method(nn.Module, ABC):
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """The objective of one training step."""
-        return Loss(criterion(self(batch.x, batch.metadata), batch.target))
+        return Loss(weighted_mean(criterion(self(batch.x, batch.metadata), batch.target), batch.weight))
 
     def before_step(self, batch: TrainingBatch) -> None:
         """What the method does by itself before each step of the network (Algorithm 1's step on β)."""
@@ -145,8 +205,12 @@ class Method(nn.Module, ABC):
         """What the network's optimiser trains."""
         return list(self.parameters())
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The same as an optimiser takes them: groups with options of their own."""
+        return [{"params": self.network_parameters()}]
+
     def own_optimizers(self) -> list[Optimizer]:
-        """Optimisers that the method steps by itself; the engine saves and restores their state."""
+        """Optimisers that the method steps by itself; a checkpoint of a training holds their state too."""
         return []
 
     @property
@@ -171,3 +235,11 @@ def unknown_options(kind: type[Method], options: Iterable[str]) -> list[str]:
             listed = ", ".join(known) or "none"
             faults.append(f"options of method {kind.name!r} must be among: {listed}; got {name!r}.{hint}")
     return faults
+
+
+def require(name: str, value: object, least: float, *, whole: bool = False) -> None:
+    """Refuse an option that is not a number of at least `least`."""
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+        kind = "a whole number" if whole else "a number"
+        raise OptionError(f"{name} must be {kind} of at least {least:g}; got {value!r}.")

@@ -15,11 +15,10 @@ from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableErr
 from deconfound.layers.rows import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
-from deconfound.methods.problem import controls_of, first_batch
 
 
 @final
-class ComBat(Method):
+class ComBatMethod(Method):
     """ComBat with covariates (Johnson et al. 2007, Fortin et al. 2018): `logits = network(a_s ∘ x + b_s + C γ_s)`.
 
     combatlearn fits a location and a scale per site and feature, with empirical Bayes, given the other confounds and
@@ -59,7 +58,7 @@ class ComBat(Method):
         self.site = site_of(setting)
         self.options_of_fit = {"parametric": parametric, "mean_only": mean_only}
         self.controls_only = controls_only
-        x = first_batch(setting).x
+        x = setting.first_batch().x
         if x.ndim != 2:
             shape = tuple(x.shape)
             raise ShapeError(f"inputs of method 'combat' must be features of a table, (n, d); got shape {shape}.")
@@ -130,7 +129,7 @@ def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
     """All training rows, `(n, d)` and `(n, p)`: ComBat fits them at once."""
     inputs, metadata = [], []
     for batch in setting.training():
-        rows = controls_of(batch) if controls_only else slice(None)
+        rows = batch.controls_only() if controls_only else slice(None)
         inputs.append(batch.x[rows].cpu())
         metadata.append(as_tensor(batch.metadata, setting.design, len(batch.x))[rows].cpu())
     stacked = torch.cat(metadata)

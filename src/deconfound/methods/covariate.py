@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from deconfound.errors import OptionError
-from deconfound.methods.base import Method, Setting
+from deconfound.methods.base import Method, Setting, require
 from deconfound.methods.confounds import read_confounds
-from deconfound.methods.problem import first_batch, require
 from deconfound.surgery.plan import observe
 
 Link = Literal["sigmoid", "softmax", "identity"]
@@ -19,7 +18,7 @@ LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
 
 
 @final
-class Covariate(Method):
+class CovariateMethod(Method):
     """In training `logits = network(x) + C w`; at inference the mean prediction over the training rows' confounds.
 
     What the confounds explain is explained by `w`, and the network is left with the rest; the prediction for a
@@ -48,7 +47,7 @@ class Covariate(Method):
             raise OptionError(f"link must be one of {', '.join(LINKS)}; got {link!r}.")
         self.model = network
         self.design = setting.design
-        logits = observe(network, {"": network}, first_batch(setting).x, "after")[""][0].features
+        logits = observe(network, {"": network}, setting.first_batch().x, "after")[""][0].features
         self.link = link
         columns = len(setting.design.confound_columns)
         self.head = nn.Parameter(logits.new_zeros(columns, logits[0].numel()))

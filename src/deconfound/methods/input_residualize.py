@@ -12,11 +12,10 @@ from deconfound.layers.functional import Moments, least_squares, moments
 from deconfound.layers.rows import as_tensor, prepare, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import read_confounds
-from deconfound.methods.problem import controls_of, first_batch
 
 
 @final
-class InputResidualize(Method):
+class InputResidualizeMethod(Method):
     """`logits = network(x − C β_C)`, with β by least squares of every input value on `[1, C, L]`, once.
 
     The fit goes over the training rows in float64, batch by batch, and holds `q × (q + inputs)` numbers. Keep takes
@@ -38,7 +37,7 @@ class InputResidualize(Method):
         super().__init__()
         self.model = network
         self.design = setting.design
-        x = first_batch(setting).x
+        x = setting.first_batch().x
         if not x.is_floating_point():
             raise ShapeError(
                 f"inputs of method 'input-residualize' must be floating point; got {x.dtype}. Codes cannot be "
@@ -74,7 +73,7 @@ def regress(setting: Setting, controls_only: bool) -> Tensor:
     for batch in setting.training():
         metadata = as_tensor(batch.metadata, design, len(batch.x))
         refuse_nan(metadata, design, training=True)
-        fit_on = controls_of(batch) if controls_only else None
+        fit_on = batch.controls_only() if controls_only else None
         rows = prepare(metadata.double(), whitening.to(metadata.device), confounds, directions, True, fit_on)
         assert rows.regressors is not None
         part = moments(batch.x.double().flatten(1), rows.regressors, rows.weights)

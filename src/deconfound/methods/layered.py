@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from deconfound.methods.base import Batches, Criterion, Loss, Method, Setting, TrainingBatch
-from deconfound.methods.inserted import insert, layer_norm_at
-from deconfound.methods.problem import controls_of, first_batch
-from deconfound.surgery import NormalizedModel, Plan, normalize
-
-HeldOut = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+from deconfound.methods.base import Batches, Criterion, Loss, Method, Setting, TrainingBatch, weighted_mean
+from deconfound.surgery import NormalizedModel, normalize
 
 
 class LayerMethod(Method):
     """Base of the methods that are one of the layers of `normalize` at the places of the setting.
 
-    With `layer_norm`, LayerNorm stands before each layer, as in the paper, except where there is a single feature (a
-    lone logit), which it would make a constant.
+    Args:
+        network: Any module.
+        setting: The problem; its `attach` goes to `normalize` as well.
+        layer: A name that `normalize` knows.
+        layer_norm: Whether LayerNorm stands before each layer, as in the paper.
+        controls_only: Learn β from the controls alone.
+        refit: Fit β to the validation rows before they judge an epoch and after training: see
+            `NormalizedModel.refit`.
+        **options: The layer's own.
     """
 
     model: NormalizedModel
@@ -35,18 +36,14 @@ class LayerMethod(Method):
         *,
         layer_norm: bool,
         controls_only: bool,
-        refit: bool = False,
+        refit: bool,
         **options: Any,
     ) -> None:
         super().__init__()
         self.controls_only = controls_only
         self.refits = refit
-        attach = partial(
-            normalize, network, setting.design, setting.at, layer, example=first_batch(setting).x, **options
-        )
-        plan: Plan = attach(dry_run=True)  # finds what is wrong before the network is touched
-        self.layer_norms = insert(network, plan.places if layer_norm else (), layer_norm_at)
-        self.model = attach()
+        arguments = {"example": setting.first_batch().x, "layer_norm": layer_norm, **options, **setting.attach}
+        self.model = normalize(network, setting.design, setting.at, layer, **arguments)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x, metadata=metadata)
@@ -54,10 +51,15 @@ class LayerMethod(Method):
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """The task's loss; with `controls_only` the layers learn β from the controls of the batch."""
-        return Loss(criterion(self._fit(batch), batch.target))
+        return Loss(self.task_loss(batch, criterion))
 
-    def _fit(self, batch: TrainingBatch) -> Tensor:
-        fit_on = controls_of(batch) if self.controls_only else None
+    def task_loss(self, batch: TrainingBatch, criterion: Criterion) -> Tensor:
+        """The loss of a training forward, in which the layers learn."""
+        return weighted_mean(criterion(self.training_forward(batch), batch.target), batch.weight)
+
+    def training_forward(self, batch: TrainingBatch) -> Tensor:
+        """Logits of a training batch; the layers learn β from its rows, or from its controls."""
+        fit_on = batch.controls_only() if self.controls_only else None
         logits: Tensor = self.model(batch.x, metadata=batch.metadata, fit_on=fit_on)
         return logits
 
@@ -70,11 +72,11 @@ class LayerMethod(Method):
         """The same for the length of a validation."""
         return self.model.refitted(self._held_out(held_out)) if self.refits else nullcontext()
 
-    def _held_out(self, batches: Batches) -> HeldOut:
-        return lambda: ((batch.x, batch.metadata) for batch in map(self._fitted, batches()) if len(batch.x))
+    def _held_out(self, batches: Batches) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
+        def pairs() -> Iterable[tuple[Tensor, Tensor]]:
+            for batch in batches():
+                rows = batch.controls_only() if self.controls_only else slice(None)
+                if len(batch.x[rows]):
+                    yield batch.x[rows], batch.metadata[rows]
 
-    def _fitted(self, batch: TrainingBatch) -> TrainingBatch:
-        if not self.controls_only:
-            return batch
-        rows = controls_of(batch)
-        return replace(batch, x=batch.x[rows], metadata=batch.metadata[rows], target=batch.target[rows])
+        return pairs

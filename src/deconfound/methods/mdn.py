@@ -11,7 +11,7 @@ from deconfound.methods.layered import LayerMethod
 
 
 @final
-class BatchFit(LayerMethod):
+class MDNMethod(LayerMethod):
     """`MDN` layers: β is fitted anew on each training batch, its running mean serves in eval.
 
     Args:

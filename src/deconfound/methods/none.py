@@ -1,4 +1,4 @@
-"""`none`: the network as it is, the baseline of every comparison."""
+"""`none`: the plain network, the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from deconfound.methods.base import Method, Setting
 
 
 @final
-class Plain(Method):
-    """The network as it is: `logits = network(x)`."""
+class NoMethod(Method):
+    """The plain network: `logits = network(x)`.
+
+    Args:
+        network: Any module.
+        setting: Not read.
+    """
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "the network as it is"
     reads_confounds: ClassVar[bool] = False
 
-    def __init__(self, network: nn.Module, setting: Setting) -> None:
+    def __init__(self, network: nn.Module, setting: Setting | None = None) -> None:
         super().__init__()
         self.model = network
 

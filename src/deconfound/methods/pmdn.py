@@ -11,7 +11,7 @@ from deconfound.methods.layered import LayerMethod
 
 
 @final
-class OnePass(LayerMethod):
+class PMDNMethod(LayerMethod):
     """`PMDN` layers: β follows the features by one descent step on the penalty in each training forward.
 
     Args:

@@ -11,15 +11,14 @@ from torch.optim import SGD, Adam, Optimizer
 from deconfound.errors import OptionError
 from deconfound.layers import split_parameters
 from deconfound.layers.sync import add_tensors, processes
-from deconfound.methods.base import Criterion, Loss, Setting, TrainingBatch
+from deconfound.methods.base import Criterion, Loss, Setting, TrainingBatch, require
 from deconfound.methods.layered import LayerMethod
-from deconfound.methods.problem import require
 
 OPTIMIZERS: dict[str, type[Adam] | type[SGD]] = {"adam": Adam, "sgd": SGD}
 
 
 @final
-class Alternating(LayerMethod):
+class AlternatingPMDNMethod(LayerMethod):
     """`AlternatingPMDN` layers: before each step of the network, a pass and a step on β with the network frozen.
 
     Args:
@@ -29,6 +28,7 @@ class Alternating(LayerMethod):
         beta_optimizer: "adam", whose steps a rare level cannot blow up, or "sgd".
         layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
+        refit: Fit β to the validation rows, as `pmdn` does; the published method does not.
     """
 
     name: ClassVar[str] = "pmdn-alternating"
@@ -44,16 +44,18 @@ class Alternating(LayerMethod):
         beta_optimizer: Literal["adam", "sgd"] = "adam",
         layer_norm: bool = True,
         controls_only: bool = False,
+        refit: bool = False,
     ) -> None:
         require("beta_lr", beta_lr, 0)
         if beta_optimizer not in OPTIMIZERS:
             raise OptionError(f"beta_optimizer must be 'adam' or 'sgd'; got {beta_optimizer!r}.")
-        super().__init__(network, setting, "pmdn-alternating", layer_norm=layer_norm, controls_only=controls_only)
+        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "refit": refit}
+        super().__init__(network, setting, "pmdn-alternating", **shared)
         self._optimizer = OPTIMIZERS[beta_optimizer](self._betas(), lr=beta_lr)
 
     def before_step(self, batch: TrainingBatch) -> None:
         """Lines 4 to 6: a forward, and a step on the penalty, whose features are constants."""
-        self._fit(batch)
+        self.training_forward(batch)
         betas = self._betas()
         gradients = add_tensors(*torch.autograd.grad(self.model.penalty(), betas))
         for beta, gradient in zip(betas, gradients, strict=True):
@@ -63,7 +65,7 @@ class Alternating(LayerMethod):
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """Lines 7 to 9: the task's loss with the new β as constants."""
-        task = criterion(self._fit(batch), batch.target)
+        task = self.task_loss(batch, criterion)
         # Several processes wait for a gradient of every parameter: that of β is zero.
         return Loss(task if processes() == 1 else task + 0 * sum(beta.sum() for beta in self._betas()))
 

@@ -11,7 +11,7 @@ from deconfound.methods.layered import LayerMethod
 
 
 @final
-class Recursive(LayerMethod):
+class RMDNMethod(LayerMethod):
     """`RMDN` layers: β by recursive least squares, the same in train and eval.
 
     Args:

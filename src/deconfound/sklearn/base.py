@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -23,12 +24,16 @@ from torch import Tensor, nn
 from deconfound.design import Design
 from deconfound.design.codecs import Kind, Policy
 from deconfound.errors import DeconfoundWarning
+from deconfound.methods import Method, Setting, method
+from deconfound.methods.none import NoMethod
 from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, features_of, numbers_of, roles_of, table_of
-from deconfound.sklearn.loop import Epoch, Rows, Schedule, outputs, train
-from deconfound.sklearn.network import Builder, home, make_network, precision
-from deconfound.sklearn.options import as_device, check_options
-from deconfound.sklearn.tasks import Task, hold_out
-from deconfound.surgery import normalize
+from deconfound.sklearn.problem import Builder, Task, as_device, check_options, home, make_network
+from deconfound.training import Epoch, Samples, Schedule, predict_in_memory, train_in_memory
+
+# Options of a method that differ here from those of a run.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "pmdn-alternating": {"beta_optimizer": "sgd", "beta_lr": 0.1, "layer_norm": False}
+}
 
 
 class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
@@ -110,8 +115,9 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         table = table_of(X, confounds, roles, len(features), "fit")
         design = self._fit_design(table, roles, task)
         rng = check_random_state(self.random_state)
-        with _seeded(int(rng.randint(2**31 - 1)), device):
-            self._fit_network(features, table, design, task, rng, device)
+        seed = int(rng.randint(2**31 - 1))
+        with _seeded(seed, device):
+            self._fit_network(features, table, design, task, rng, seed, device)
         self._roles = roles
         self.design_ = design
         return self
@@ -129,7 +135,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
             return None
         types: dict[str, Kind] = {**(self.types or {}), LABEL: task.kind}
         design = Design(roles.confounds, [LABEL], types=types, missing=self.missing, unseen=self.unseen)
-        return design.fit({**table, LABEL: task.kept})
+        return design.fit({**table, LABEL: task.target})
 
     def _fit_network(
         self,
@@ -138,52 +144,74 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         design: Design | None,
         task: Task,
         rng: np.random.RandomState,
+        seed: int,
         device: torch.device,
     ) -> None:
         self._center = features.mean(0, dtype=np.float64) if self.scale else np.zeros(1)
         spread = features.std(0, dtype=np.float64) if self.scale else np.ones(1)
         self._spread = np.where(spread > 1e-12 * np.maximum(abs(self._center), 1e-300), spread, 1.0)
         network = make_network(self.network, self.hidden, features.shape[1:], task.outputs, device)
-        dtype = precision(network)
-        x = self._scaled(features, dtype, device)
-        metadata, model = None, network
-        if design is not None and table is not None and self.layer is not None:
-            encoded = design.encode({**table, LABEL: task.kept}, np.float64)
-            metadata = torch.from_numpy(encoded).to(device, dtype)
-            options = dict(self.layer_options or {})
-            model = normalize(network, design, self.at, self.layer, example=x[:2], **options).to(device, dtype)
-        task.check_output(outputs(model, x[:2], None if metadata is None else metadata[:2], 2))
-        rows = Rows(x, metadata, torch.from_numpy(task.target).to(device))
+        dtype = home(network)[1]
+        target = torch.from_numpy(task.target).to(device)
+        known = {**(table or {}), LABEL: task.target}
+        samples = self._samples(features, known, design, device, dtype)
+        samples = replace(samples, target=target if task.classes else target.to(dtype))
+        made = self._method_around(network, samples, design).to(device, dtype)
+        task.check_output(predict_in_memory(made, samples.part(torch.arange(min(2, len(samples))))).logits)
         fraction = self.validation_fraction if self.early_stopping else 0.0
-        learned, held = (part.to(device) for part in hold_out(task, fraction, rng))
-        validation = rows.part(held) if len(held) else None
+        learned, held = (part.to(device) for part in task.hold_out(fraction, rng))
         schedule = Schedule(
-            self.epochs,
-            self.batch_size,
-            self.lr,
-            self.weight_decay,
-            self.patience,
-            bool(self.refit),
-            bool(self.verbose),
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            patience=self.patience,
+            # A table is refitted in one batch, which needs a single pass.
+            eval_batch=len(samples) if samples.x.ndim == 2 else self.batch_size,
         )
-        self.history_: tuple[Epoch, ...] = train(model, rows.part(learned), validation, task.criterion, schedule)
-        self.model_: nn.Module = model.cpu()
+        show = self._show if self.verbose else None
+        validation = samples.part(held) if len(held) else None
+        learning = samples.part(learned)
+        result = train_in_memory(made, learning, validation, task.criterion, schedule, seed=seed, progress=show)
+        self.history_: tuple[Epoch, ...] = result.history
+        self._method: Method = made.cpu()
+        self.model_: nn.Module = made.model
+
+    def _method_around(self, network: nn.Module, samples: Samples, design: Design | None) -> Method:
+        if design is None or self.layer is None:
+            return NoMethod(network)
+        kind = method(self.layer)
+        given = {**DEFAULTS.get(self.layer, {}), **(self.layer_options or {})}
+        own = {name: value for name, value in given.items() if name in kind.options()}
+        further = {name: value for name, value in given.items() if name not in own}
+        setting = Setting(design, self.at, lambda: samples.batches(256), self.lr, attach=further)
+        return kind.prepare(network, setting, **own, refit=bool(self.refit))
+
+    def _show(self, epoch: Epoch) -> None:
+        validated = "" if epoch.validation is None else f", validation {epoch.validation:.4f}"
+        print(f"epoch {epoch.number + 1}/{self.epochs}: loss {epoch.training:.4f}{validated}", flush=True)
 
     def _outputs(self, X: Any, confounds: Any, caller: str) -> Tensor:
         """The network's outputs for these rows, in double precision on the CPU."""
         check_is_fitted(self)
         features = numbers_of(self, X, self._roles, dtype=[np.float64, np.float32], allow_nd=True)
-        dtype, device = precision(self.model_), home(self.model_)
-        metadata = None
-        if self.design_ is not None:
-            table = table_of(X, confounds, self._roles, len(features), caller)
-            assert table is not None
-            metadata = torch.from_numpy(self.design_.encode(table, np.float64)).to(device, dtype)
-        x = self._scaled(features, dtype, device)
-        return outputs(self.model_, x, metadata, self.batch_size).double().cpu()
+        table = table_of(X, confounds, self._roles, len(features), caller) if self.design_ is not None else None
+        samples = self._samples(features, table, self.design_, *home(self.model_))
+        return predict_in_memory(self._method, samples, self.batch_size).logits.double()
 
-    def _scaled(self, features: NDArray[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.from_numpy((features - self._center) / self._spread).to(device, dtype)
+    def _samples(
+        self,
+        features: NDArray[Any],
+        table: Columns | None,
+        design: Design | None,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Samples:
+        """Standardised features and encoded confounds, where the network is and in its precision."""
+        x = torch.from_numpy((features - self._center) / self._spread).to(device, dtype)
+        if design is None or table is None:
+            return Samples(x)
+        return Samples(x, torch.from_numpy(design.encode(table, np.float64)).to(device, dtype))
 
 
 @contextmanager

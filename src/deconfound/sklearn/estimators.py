@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 
 from deconfound.errors import TableError
 from deconfound.sklearn.base import DeconfoundedNetwork
-from deconfound.sklearn.tasks import Task, classification, logits, regression
+from deconfound.sklearn.problem import Task, classification, regression
 
 
 class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ignore[misc]
@@ -30,12 +30,12 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         layer: "pmdn", "mdn", "rmdn", "pmdn-alternating" (β by descent of rate 0.1), "pmdn-joint" (λ = 1), or None for
             the plain network, which reads no confounds: the control of a comparison.
         at: Where the layer goes, as in `normalize`; None is every linear layer with flat features. The modules of
-            the default network are `hidden1`, `hidden2`, …, `output`.
+            the default network are `fc1`, `fc2`, …, `out`.
         layer_options: Further options of `normalize`: `{"gradient": "frozen"}`, `{"where": "before"}`.
         network: A module, which is copied and goes on from its weights; or a function or class called as
             `network(inputs, outputs)`, with the number of features (the shape of a sample if it has several axes) and
-            of logits: one for two classes. None is a perceptron.
-        hidden: Sizes of the hidden layers of the perceptron.
+            of logits: one for two classes. None is an `MLP`.
+        hidden: Sizes of the hidden layers of the MLP.
         types: See `Design`.
         missing: See `Design`.
         unseen: See `Design`.
@@ -104,11 +104,15 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         return float(accuracy_score(y, self.predict(X, confounds=confounds), sample_weight=sample_weight))
 
     def _logits(self, X: Any, confounds: Any, caller: str) -> torch.Tensor:
-        return logits(self._outputs(X, confounds, caller), len(self.classes_))
+        """`(n,)` for two classes, positive for the second; `(n, classes)` for more."""
+        output = self._outputs(X, confounds, caller)
+        if len(self.classes_) > 2:
+            return output
+        return output.reshape(-1) if output.ndim == 1 or output.shape[1] == 1 else output[:, 1] - output[:, 0]
 
 
 class DeconfoundedRegressor(RegressorMixin, DeconfoundedNetwork):  # type: ignore[misc]
-    """A network that predicts a quantity from features without the confounds.
+    """A network that predicts a number from features without the confounds.
 
     y is standardised inside and enters the design as `keep`. The options are those of `DeconfoundedClassifier`.
 

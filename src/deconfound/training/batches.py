@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from deconfound.methods.base import TrainingBatch
+from deconfound.methods import TrainingBatch
 from deconfound.training.problem import FoldData, Part
+from deconfound.training.step import in_batches, shuffled
 
 Batch = dict[str, Tensor]
-
-
-def seed_for(*parts: object) -> int:
-    """A seed that differs for each run, fold and epoch, and is the same in every process."""
-    return int.from_bytes(sha256(repr(parts).encode()).digest()[:4], "big")
 
 
 class Rows(Dataset[Batch]):
@@ -48,9 +43,8 @@ class Rows(Dataset[Batch]):
 class Order(Sampler[list[int]]):
     """Positions of each batch.
 
-    Rows are divided into batches of nearly equal size, none larger than asked for: a last batch of one row would ruin
-    batch statistics. In training the order is drawn from (seed, epoch), so that a resumed epoch is the same epoch, and
-    each process takes an equal share of it.
+    Rows are divided into batches of nearly equal size. In training the order is drawn from (seed, epoch), and each
+    process takes an equal share of it.
     """
 
     def __init__(self, rows: int, batch_size: int, seed: int | None) -> None:
@@ -67,10 +61,10 @@ class Order(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = np.arange(self.rows)
         if self.seed is not None:
-            order = np.random.default_rng([self.seed, self.epoch]).permutation(self.rows)
+            order = shuffled(self.rows, self.seed, self.epoch)
             rank, share = _rank()[0], self._share()
             order = order[rank * share : (rank + 1) * share]
-        for part in np.array_split(order, len(self)):
+        for part in in_batches(order, self.batch_size):
             yield part.tolist()
 
     def _share(self) -> int:

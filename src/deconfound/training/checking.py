@@ -15,8 +15,8 @@ from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError
 from deconfound.methods import METHODS, method
 from deconfound.methods.base import unknown_options
+from deconfound.networks import network_faults
 from deconfound.training.config import Config
-from deconfound.training.networks import network_faults
 from deconfound.training.sources import open_source
 from deconfound.training.splits import Fold
 from deconfound.training.tasks import CODES, Task

@@ -1,9 +1,8 @@
-"""Lightning around a method: one module, one callback that keeps the best epoch, checkpoints that are whole."""
+"""The Lightning driver: a loop around `step` for runs on disk, several GPUs and clusters."""
 
 from __future__ import annotations
 
 import io
-import math
 import random
 import time
 from collections.abc import Callable
@@ -17,53 +16,67 @@ from torch import Tensor
 
 from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError
-from deconfound.methods.base import Criterion, Method
-from deconfound.training.batches import Batch, held_out, seed_for, training_batch
-from deconfound.training.best import Best, endless
-from deconfound.training.config import Training
+from deconfound.methods import Criterion, Method
+from deconfound.training.batches import Batch, held_out, loader, training_batch
+from deconfound.training.config import Config, Training
 from deconfound.training.needs import need
+from deconfound.training.problem import FoldData
+from deconfound.training.step import (
+    BestEpoch,
+    HeldOut,
+    Means,
+    judged,
+    make_optimizer,
+    refuse_non_finite,
+    seed_for,
+    training_loss,
+    warmup_never_ends,
+)
 
 need("lightning", "train")
 from lightning.fabric.plugins import CheckpointIO  # noqa: E402 - only after the check that says what to install
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
-Tick = Callable[[int, int, float], None]
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
+Progress = Callable[[int, int, float], None]
+ADVICE = "Lower training.lr, set training.clip, or look for extreme inputs."
 
 
 class Engine(LightningModule):
-    """A method as Lightning trains it: automatic optimisation, so that precision, accumulation and strategies apply."""
+    """A method as Lightning trains it: automatic optimisation, so that precision, accumulation and strategies apply.
 
-    def __init__(self, method: Method, criterion: Criterion, options: Training, seed: int) -> None:
+    Args:
+        method: Around its network.
+        criterion: The loss of each row.
+        options: Of the run.
+        seed: Of the fold.
+        validation: Goes over the validation rows for a refit, apart from the loader that Lightning is reading.
+    """
+
+    def __init__(
+        self, method: Method, criterion: Criterion, options: Training, seed: int, validation: HeldOut | None = None
+    ) -> None:
         super().__init__()
         self.method, self.criterion, self.options, self.seed = method, criterion, options, seed
+        self._validation = validation
         self._own_states: list[dict[str, Any]] = []
-        self._sums: dict[str, Tensor] = {}
+        self._means = {"train": Means(), "val": Means()}
         self._refitted: AbstractContextManager[None] = nullcontext()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The method's own step, then its loss."""
         given = training_batch(batch)
-        self.method.before_step(given)
-        loss = self.method.loss(given, self.criterion)
-        for name, part in {"loss": loss.total.detach(), **loss.parts}.items():
-            self._add(f"train_{name}", part, len(given.x))
+        loss = training_loss(self.method, given, self.criterion)
+        self._means["train"].add_loss(loss, len(given.x))
         return loss.total
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """The task's loss on rows that nothing is fitted on."""
-        given = training_batch(batch)
-        loss = self.criterion(self.method(given.x, given.metadata), given.target)
-        self._add("val_loss", loss, len(given.x))
+        """The task's loss on rows that the network is not trained on."""
+        self._means["val"].add("loss", *judged(self.method, training_batch(batch), self.criterion))
 
     def on_validation_epoch_start(self) -> None:
         """Let the method refit on the rows that will judge it."""
-        rows: Any = self.trainer.val_dataloaders
-        self._refitted = self.method.refitted(lambda: held_out(rows, self.device))
+        assert self._validation is not None
+        self._refitted = self.method.refitted(self._validation)
         with self.trainer.precision_plugin.forward_context():
             self._refitted.__enter__()
 
@@ -72,21 +85,19 @@ class Engine(LightningModule):
         self._refitted.__exit__(None, None, None)
 
     def epoch_means(self) -> dict[str, float]:
-        """The mean of each loss over the epoch's rows, on all devices; the sums start anew.
+        """The mean of each loss over the epoch's rows, on all devices; the next epoch starts anew.
 
-        Summed here because `self.log` takes longer than a step of a small network.
+        Summed in `Means` because `self.log` takes longer than a step of a small network.
         """
-        sums = {name: self.trainer.strategy.reduce(pair, reduce_op="sum") for name, pair in self._sums.items()}
-        self._sums = {}
-        means = {name: float(pair[0] / pair[1]) for name, pair in sorted(sums.items())}
+        found: dict[str, float] = {}
+        for part, means in self._means.items():
+            for name, pair in sorted(means.sums.items()):
+                both = self.trainer.strategy.reduce(pair.clone(), reduce_op="sum")
+                found[f"{part}_{name}"] = float(both[0] / both[1])
+            means.clear()
         for logger in self.loggers:
-            logger.log_metrics(means, step=self.current_epoch)
-        return means
-
-    def _add(self, name: str, value: Tensor, rows: int) -> None:
-        exact = torch.float32 if value.device.type == "mps" else torch.float64  # Apple's GPUs have no doubles
-        pair = torch.stack([value.detach().to(exact) * rows, value.new_tensor(rows, dtype=exact)])
-        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+            logger.log_metrics(found, step=self.current_epoch)
+        return found
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Start each epoch from its own seed, so that a resumed one draws the same dropout."""
@@ -96,7 +107,8 @@ class Engine(LightningModule):
     def on_train_start(self) -> None:
         """Restore the method's own optimisers once their parameters lie on the device; refuse a warm-up without end."""
         epochs = self.options.epochs - self.current_epoch
-        if fault := endless(self.method.batches_to_warm_up, epochs * int(self.trainer.num_training_batches), epochs):
+        batches = epochs * int(self.trainer.num_training_batches)
+        if fault := warmup_never_ends(self.method.batches_to_warm_up, batches, epochs):
             raise RunError(fault)
         for optimizer, state in zip(self.method.own_optimizers(), self._own_states, strict=False):
             optimizer.load_state_dict(state)
@@ -111,22 +123,20 @@ class Engine(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """One optimiser, for the network."""
-        make = _OPTIMIZERS[self.options.optimizer]
-        more = {"momentum": 0.9} if self.options.optimizer == "sgd" else {}
-        parameters = self.method.network_parameters()
-        return make(parameters, lr=self.options.lr, weight_decay=self.options.weight_decay, **more)
+        options = self.options
+        return make_optimizer(self.method, options.optimizer, options.lr, options.weight_decay)
 
 
-class Keeper(Callback):
+class KeepBestEpoch(Callback):
     """Watches the validation loss: keeps the best weights, stops in time, and writes one file to resume from.
 
-    The file holds the trainer's state, the history and the best weights together, so that no kill can part them.
+    The file holds the trainer's state, the history and the best weights together, so that no kill can separate them.
     """
 
-    def __init__(self, path: Path, epochs: int, patience: int | None, seconds: float, tick: Tick | None) -> None:
+    def __init__(self, path: Path, epochs: int, patience: int | None, seconds: float, tick: Progress | None) -> None:
         self.path, self.epochs, self.patience, self.seconds, self.tick = path, epochs, patience, seconds, tick
         self.history: list[dict[str, float]] = []
-        self.best = Best()
+        self.best = BestEpoch()
         self.finished = False
         self._saved_at = time.monotonic()
 
@@ -142,22 +152,17 @@ class Keeper(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         self.history, self.finished = state_dict["history"], state_dict["finished"]
-        self.best = Best(**{"warming": False} | state_dict["best"])  # older checkpoints know of no warm-up
+        self.best = BestEpoch(**{"warming": False} | state_dict["best"])  # older checkpoints know of no warm-up
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the epoch, keep it if it is the best, and stop if the last best one is too long ago."""
         assert isinstance(pl_module, Engine)
         epoch, values = trainer.current_epoch, pl_module.epoch_means()
-        for name in ("train_loss", "val_loss"):
-            if not math.isfinite(values[name]):
-                raise RunError(
-                    f"{name} must be finite; got {values[name]} in epoch {epoch}. Lower training.lr, set "
-                    "training.clip, or look for extreme inputs."
-                )
+        refuse_non_finite({name: values[name] for name in ("train_loss", "val_loss")}, epoch, ADVICE)
         self.history.append({"epoch": epoch, **values})
         loss, warming = values["val_loss"], pl_module.method.batches_to_warm_up > 0
         if self.best.yields_to(loss, warming):
-            self.best = Best(epoch, loss, _copied(trainer.strategy.lightning_module_state_dict()), warming)
+            self.best = BestEpoch(epoch, loss, _copied(trainer.strategy.lightning_module_state_dict()), warming)
         in_vain = self.patience is not None and self.best.waited(epoch) >= self.patience
         self.finished = epoch + 1 >= self.epochs or in_vain
         trainer.should_stop = self.finished
@@ -184,6 +189,43 @@ class WholeFiles(CheckpointIO):
     def remove_checkpoint(self, path: Any) -> None:
         """Delete a checkpoint."""
         Path(path).unlink(missing_ok=True)
+
+
+def train_with_lightning(
+    method: Method, data: FoldData, criterion: Criterion, last: Path, tick: Progress | None
+) -> dict[str, Any]:
+    """Train to the end, from the last checkpoint if there is one; the history and the best epoch with its weights.
+
+    Args:
+        method: Trained in place; the best weights are in what is returned.
+        data: The fold.
+        criterion: The loss of each row.
+        last: The file that holds all that a resumed training needs.
+        tick: Called with (epoch, epochs, best validation loss) after each epoch.
+    """
+    from deconfound.training.trainers import make_trainer, quiet
+
+    config: Config = data.problem.config
+    training = config.training
+    kept = load_checkpoint(last)["callbacks"]["keeper"] if last.exists() else None
+    if kept is None or not kept["finished"]:
+        spawned = any(word in training.strategy for word in ("spawn", "fork", "notebook"))
+        seconds = config.run.checkpoint_seconds
+        keeper = KeepBestEpoch(last, training.epochs, training.patience, seconds, None if spawned else tick)
+        seed = seed_for(config.run.seed, data.fold.name)
+        validate = max(training.batch_size, 256)
+        train, validation, to_refit = (
+            loader(data, data.train, training.batch_size, seed, training.workers),
+            loader(data, data.validation, validate, None, training.workers),
+            loader(data, data.validation, validate, None, training.workers),
+        )
+        engine = Engine(method, criterion, training, seed, lambda: held_out(to_refit, engine.device))
+        with quiet():
+            trainer = make_trainer(config, last.parent, keeper)
+            trainer.fit(engine, train, validation, ckpt_path=str(last) if kept is not None else None)
+        kept = load_checkpoint(last)["callbacks"]["keeper"]
+    weights = {key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()}
+    return {**kept, "best": {**kept["best"], "weights": weights}}
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from torch import Tensor
 from deconfound.data.files import digest, only_one, read_json, sweep, write_bytes, write_json, write_text
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
-from deconfound.training.batches import held_out, loader, seed_for, training_batch
+from deconfound.networks import build_network, hidden_features
+from deconfound.training.batches import held_out, loader, training_batch
 from deconfound.training.config import Config
 from deconfound.training.losses import criterion
-from deconfound.training.networks import Watch, build_network
 from deconfound.training.problem import FoldData, Part, Problem, fold_data
+from deconfound.training.step import finish, seed_for
 from deconfound.training.tasks import Task, answers_of, performance, scores_of
 
 RESULT, CHECKPOINT, LAST = "result.json", "checkpoint.pt", "last.ckpt"
@@ -129,38 +130,17 @@ def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, An
 
 def _fitted(problem: Problem, number: int, folder: Path, tick: Any) -> tuple[FoldData, Method, dict[str, Any]]:
     """The method with its best weights; every process of a distributed run comes here: their layers confer."""
+    from deconfound.training.engine import train_with_lightning
+
     data = fold_data(problem, number)
     method = prepare(data)
-    kept = _trained(method, data, folder, tick)
-    method.load_state_dict({key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()})
-    refit(method, data, problem.config)
+    training = problem.config.training
+    loss = criterion(training.loss, problem.task.kind, training.focal_gamma)
+    kept = train_with_lightning(method, data, loss, folder / LAST, tick)
+    device = _device(problem.config)
+    rows = loader(data, data.validation, max(training.batch_size, 256), None, training.workers)
+    finish(method.to(device), lambda: held_out(rows, device), kept["best"]["weights"])
     return data, method, kept
-
-
-def _trained(method: Method, data: FoldData, folder: Path, tick: Any) -> dict[str, Any]:
-    """Train to the end, from the last checkpoint if there is one, and return what the keeper kept."""
-    from deconfound.training.engine import Engine, Keeper, load_checkpoint
-    from deconfound.training.trainers import make_trainer, quiet
-
-    config, last = data.problem.config, folder / LAST
-    training = config.training
-    kept = load_checkpoint(last)["callbacks"]["keeper"] if last.exists() else None
-    if kept is not None and kept["finished"]:
-        return dict(kept)
-    spawned = any(word in training.strategy for word in ("spawn", "fork", "notebook"))
-    keeper = Keeper(last, training.epochs, training.patience, config.run.checkpoint_seconds, None if spawned else tick)
-    seed = seed_for(config.run.seed, data.fold.name)
-    loss = criterion(training.loss, data.problem.task, training.focal_gamma)
-    engine = Engine(method, loss, training, seed)
-    with quiet():
-        trainer = make_trainer(config, folder, keeper)
-        trainer.fit(
-            engine,
-            loader(data, data.train, training.batch_size, seed, training.workers),
-            loader(data, data.validation, max(training.batch_size, 256), None, training.workers),
-            ckpt_path=str(last) if kept is not None else None,
-        )
-    return dict(load_checkpoint(last)["callbacks"]["keeper"])
 
 
 def _train_only(problem: Problem, number: int, folder: Path) -> dict[str, Any]:
@@ -172,13 +152,6 @@ def _train_only(problem: Problem, number: int, folder: Path) -> dict[str, Any]:
 def follower() -> bool:
     """Whether this process is not the first of several that train together."""
     return any(int(os.environ.get(name, "0")) > 0 for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
-
-
-def refit(method: Method, data: FoldData, config: Config) -> None:
-    """Let the method that was kept refit on the validation rows, as it was when they judged it."""
-    device = _device(config)
-    rows = loader(data, data.validation, max(config.training.batch_size, 256), None, config.training.workers)
-    method.to(device).eval().refit(lambda: held_out(rows, device))
 
 
 def _device(config: Config) -> torch.device:
@@ -193,16 +166,12 @@ def outputs_of(method: Method, data: Any, part: Part, config: Config) -> Outputs
     """Logits and hidden features of rows, in eval."""
     device = _device(config)
     method = method.to(device).eval()
-    watch = Watch(method.network, config.network.features)
-    logits, features = [], []
-    with torch.inference_mode():
+    logits = []
+    with torch.inference_mode(), hidden_features(method.network, config.network.features or "") as features:
         for batch in loader(data, part, max(config.training.batch_size, 256), None, config.training.workers):
             given = training_batch(batch)
             said = method(given.x.to(device), given.metadata.to(device))
             logits.append(said.reshape(len(given.x), -1).float().cpu())
-            if watch.features is not None:
-                features.append(watch.features)
-    watch.close()
     return Outputs(torch.cat(logits).double(), torch.cat(features) if features else None)
 
 

@@ -1,4 +1,7 @@
-"""The losses of a run, by name: cross-entropy, binary cross-entropy, focal, mean squared error."""
+"""Losses by name: cross-entropy, binary cross-entropy, focal, squared error; each gives one value per row or label.
+
+`deconfound.methods.weighted_mean` makes one number of them, the same way for every method.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as torch_functional
 
 from deconfound.errors import OptionError
-from deconfound.methods.base import Criterion
-from deconfound.training.tasks import Task
+from deconfound.methods import Criterion
 
 USUAL = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 FITTING = {
@@ -21,29 +23,37 @@ FITTING = {
 }
 
 
-def criterion(loss: str, task: Task, focal_gamma: float = 2.0) -> Criterion:
-    """The loss of a run as a function of logits and target; "auto" is the usual one of the task."""
-    name = USUAL[task.kind] if loss == "auto" else loss
-    if name not in FITTING[task.kind]:
-        choices = " or ".join(map(repr, FITTING[task.kind]))
-        raise OptionError(f"training.loss must be {choices} for a {task.kind} task; got {name!r}.")
+def criterion(loss: str, task: str, focal_gamma: float = 2.0) -> Criterion:
+    """A loss by its name.
+
+    Args:
+        loss: "bce", "cross-entropy", "focal", "mse", or "auto" for the usual one of the task.
+        task: "binary", "multilabel", "multiclass" or "regression".
+        focal_gamma: See `focal`.
+    """
+    name = USUAL[task] if loss == "auto" else loss
+    if name not in FITTING[task]:
+        choices = " or ".join(map(repr, FITTING[task]))
+        raise OptionError(f"training.loss must be {choices} for a {task} task; got {name!r}.")
     if name == "focal":
         return partial(focal, gamma=focal_gamma)
     return {"bce": bce, "cross-entropy": cross_entropy, "mse": mse}[name]
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """`mean(-log softmax(logits)[target])` for `logits (n, classes)` and class codes `(n,)`."""
-    return torch_functional.cross_entropy(logits, target)
+    """`-log softmax(logits)[target]`, `(n,)`, for `logits (n, classes)` and class codes `(n,)`."""
+    return torch_functional.cross_entropy(logits, target, reduction="none")
 
 
 def bce(logits: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy, the mean over rows and labels; `(n,)` logits count as one label."""
-    return torch_functional.binary_cross_entropy_with_logits(logits.reshape(target.shape), target)
+    """Binary cross-entropy of each row and label, of the shape of the target."""
+    return torch_functional.binary_cross_entropy_with_logits(
+        logits.reshape(target.shape), target.to(logits.dtype), reduction="none"
+    )
 
 
 def focal(logits: Tensor, target: Tensor, gamma: float = 2.0, share: Tensor | None = None) -> Tensor:
-    """`mean((1 - p)^γ · -log p)` with p the probability of the true class (Lin et al. 2017), as the paper trains.
+    """`(1 - p)^γ · -log p` with p the probability of the true class (Lin et al. 2017), as the paper trains.
 
     With the share of rows that have each label, rows with and without it count half each: the balanced form of it.
 
@@ -59,18 +69,13 @@ def focal(logits: Tensor, target: Tensor, gamma: float = 2.0, share: Tensor | No
         >>> bool(focal(hard, one) / focal(easy, one) > 100 * bce(hard, one) / bce(easy, one))
         True
     """
-    if target.dtype == torch.int64:
-        log_p = logits.log_softmax(1).gather(1, target[:, None])[:, 0]
-    else:
-        log_p = -torch_functional.binary_cross_entropy_with_logits(
-            logits.reshape(target.shape), target, reduction="none"
-        )
+    log_p = -(cross_entropy if target.dtype == torch.int64 else bce)(logits, target)
     loss = (1 - log_p.exp()) ** gamma * -log_p
     if share is not None:
         loss = loss * 0.5 / torch.where(target > 0, share, 1 - share)
-    return loss.mean()
+    return loss
 
 
 def mse(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of standardised targets."""
-    return torch_functional.mse_loss(logits.reshape(target.shape), target)
+    """The squared error of each row and label, of the shape of the target."""
+    return (logits.reshape(target.shape) - target).square()

@@ -22,9 +22,9 @@ from deconfound.design.assumed import Assumed
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
+from deconfound.networks import build_network
 from deconfound.training.config import Config
 from deconfound.training.fold import CHECKPOINT, RESULT, finished, fold_folder
-from deconfound.training.networks import build_network
 from deconfound.training.problem import id_column
 from deconfound.training.rehearsal import blank_setting
 from deconfound.training.run import open_run

@@ -17,11 +17,12 @@ from deconfound.design import Design
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.methods.base import TrainingBatch
+from deconfound.networks import NETWORKS, build_network
+from deconfound.networks.registry import feature_faults, place_faults
 from deconfound.training.checking import SITES, class_faults, column_faults, open_data, setting_faults
 from deconfound.training.config import Config
 from deconfound.training.loading import listed
 from deconfound.training.losses import criterion
-from deconfound.training.networks import NETWORKS, build_network, feature_faults, place_faults
 from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, Rows, folds, stratum_codes
 from deconfound.training.tasks import Task, read_task, targets
@@ -105,7 +106,7 @@ def open_problem(config: Config) -> Problem:
         raise OptionError(listed("the config", faults))
     data = config.data
     task, codes = read_task(source.table, data.labels, config.training.task, data.types, data.positive)
-    criterion(config.training.loss, task)
+    criterion(config.training.loss, task.kind)
     config = _resolved(config, source)
     usable = np.asarray(~np.isnan(codes).any(axis=1))
     by = config.splits.stratify or data.labels

@@ -10,11 +10,11 @@ from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting, TrainingBatch
-from deconfound.training.best import endless
+from deconfound.networks import NETWORKS, build_network
 from deconfound.training.config import Config
 from deconfound.training.loading import listed
-from deconfound.training.networks import NETWORKS, build_network
 from deconfound.training.problem import Problem, fit_design
+from deconfound.training.step import warmup_never_ends
 from deconfound.training.tasks import Task
 
 
@@ -51,5 +51,5 @@ def _must_warm_up(made: Method, problem: Problem) -> None:
     """Otherwise a run would give a network that the method has never done anything to."""
     training = problem.config.training
     batches = training.epochs * math.ceil(min(len(fold.train) for fold in problem.folds) / training.batch_size)
-    if fault := endless(made.batches_to_warm_up, batches, training.epochs):
+    if fault := warmup_never_ends(made.batches_to_warm_up, batches, training.epochs):
         raise OptionError(fault)

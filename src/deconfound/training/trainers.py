@@ -13,11 +13,11 @@ import torch
 
 from deconfound.errors import DeconfoundError, OptionError
 from deconfound.training.config import Config
-from deconfound.training.engine import Keeper, WholeFiles
+from deconfound.training.engine import KeepBestEpoch, WholeFiles
 from deconfound.training.needs import need
 
 
-def make_trainer(config: Config, folder: Path, keeper: Keeper) -> Any:
+def make_trainer(config: Config, folder: Path, keeper: KeepBestEpoch) -> Any:
     """A trainer that checkpoints, logs and reports progress through `keeper` alone."""
     training = config.training
     devices = list(training.devices) if isinstance(training.devices, tuple) else training.devices

@@ -20,9 +20,9 @@ from deconfound.design.terms import Term, as_term, sources
 from deconfound.errors import RunError
 from deconfound.methods import Method, Setting, TrainingBatch, method
 from deconfound.networks import ResNet3D
-from deconfound.training.best import Best, endless
 from deconfound.training.losses import focal
 from deconfound.training.splits import Fold
+from deconfound.training.step import BestEpoch, warmup_never_ends
 from deconfound_lab.cohort.cohort import Cohort
 from deconfound_lab.mri.plan import Arm, Plan
 
@@ -170,16 +170,16 @@ class Trainer:
         return Outcome(self.fold.test, logits, features, free, history, best, seconds)
 
     def train(self, arm: Arm, batch_size: int) -> tuple[Method, list[dict[str, float]], int]:
-        """The method at its best epoch, the history, and that epoch; see `Best`."""
+        """The method at its best epoch, the history, and that epoch; see `BestEpoch`."""
         torch.manual_seed(self.seed)
         made = self.prepare(arm)
         lr = self.plan.lr * math.sqrt(batch_size / 20)
         optimizer = torch.optim.AdamW(made.network_parameters(), lr=lr, weight_decay=self.plan.weight_decay, fused=True)
         history: list[dict[str, float]] = []
-        best = Best()
+        best = BestEpoch()
         rows = len(self.fold.train)
         epochs = self.plan.epochs_for(batch_size, rows)
-        if fault := endless(made.batches_to_warm_up, epochs * math.ceil(rows / batch_size), epochs):
+        if fault := warmup_never_ends(made.batches_to_warm_up, epochs * math.ceil(rows / batch_size), epochs):
             raise RunError(fault)
         for epoch in range(epochs):
             trained = self.epoch(made, optimizer, batch_size, epoch)
@@ -191,7 +191,7 @@ class Trainer:
                 raise RunError(f"the losses must be finite; got {trained} and {validated} in epoch {epoch}. Lower lr.")
             warming = made.batches_to_warm_up > 0
             if best.yields_to(validated, warming):
-                best = Best(epoch, validated, copy.deepcopy(made.state_dict()), warming)
+                best = BestEpoch(epoch, validated, copy.deepcopy(made.state_dict()), warming)
             if best.waited(epoch) >= self.plan.patience * epochs:
                 break
         made.load_state_dict(best.weights)
@@ -267,7 +267,7 @@ class Trainer:
         return torch.cat(logits).numpy(), torch.cat(kept).numpy()
 
     def _criterion(self, logits: Tensor, target: Tensor) -> Tensor:
-        return focal(logits.float(), target, self.plan.gamma, self._share)
+        return focal(logits.float(), target, self.plan.gamma, self._share).mean()
 
     def precision(self) -> Any:
         """Half precision on a GPU."""

@@ -42,7 +42,7 @@ class Trial:
         within: The same within diagnostic groups.
         accuracy: The mean of the four groups' accuracies.
         independent: The same on the people in whom labels are independent of the confounds.
-        best: The epoch that is tested; see `deconfound.training.best`.
+        best: The epoch that is tested; see `deconfound.training.BestEpoch`.
         seconds: Of training.
         source: Which entry of the provenance it comes from.
     """

@@ -1,12 +1,12 @@
-"""The network of a run, by name or by `package.module:callable`."""
+"""A network by its name or by `package.module:callable`, and what can be wrong with what a config says of one."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,29 +14,10 @@ from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.networks import ResNet3D, SyntheticCNN
+from deconfound.networks.mlp import MLP
+from deconfound.networks.resnet3d import ResNet3D
+from deconfound.networks.synthetic import SyntheticCNN
 from deconfound.surgery import normalize
-
-
-class MLP(nn.Sequential):
-    """Linear layers with ReLU and dropout between: the network for tables.
-
-    Args:
-        inputs: Width of a sample.
-        outputs: Number of logits.
-        hidden: Widths of the hidden layers, `fc1`, `fc2`, …
-        dropout: Share of hidden features that each training step leaves out.
-    """
-
-    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.2) -> None:
-        super().__init__()
-        widths = [inputs, *hidden]
-        for number, (a, b) in enumerate(pairwise(widths), start=1):
-            self.add_module(f"fc{number}", nn.Linear(a, b))
-            self.add_module(f"relu{number}", nn.ReLU())
-            if dropout:
-                self.add_module(f"dropout{number}", nn.Dropout(dropout))
-        self.add_module("out", nn.Linear(widths[-1], outputs))
 
 
 def _mlp(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
@@ -153,26 +134,32 @@ def last_linear(network: nn.Module) -> nn.Linear | None:
     return found[-1] if found else None
 
 
-class Watch:
-    """Keeps the hidden features of forward passes: the output of a named module, or the last linear layer's input."""
+@contextmanager
+def hidden_features(network: nn.Module, name: str | None = "") -> Iterator[list[Tensor]]:
+    """Collect the hidden features of the forward passes inside the block, `(n, d)` each, in float32 on the CPU.
 
-    def __init__(self, network: nn.Module, name: str | None) -> None:
-        self.features: Tensor | None = None
-        faults = feature_faults(network, name)
-        if faults:
-            raise OptionError(faults[0])
-        module = network.get_submodule(name) if name is not None else last_linear(network)
-        if module is None:
-            self._handle = None
-        elif name is None:
-            self._handle = module.register_forward_pre_hook(lambda _, inputs: self._keep(inputs[0]))
-        else:
-            self._handle = module.register_forward_hook(lambda _, inputs, output: self._keep(output))
+    Args:
+        network: Whose forward passes.
+        name: A module, whose output is collected; "" for what the last linear layer reads, None for nothing.
+    """
+    seen: list[Tensor] = []
+    faults = feature_faults(network, name or None)
+    if faults:
+        raise OptionError(faults[0])
 
-    def _keep(self, value: Any) -> None:
-        self.features = value.detach().flatten(1).to(torch.float32).cpu() if isinstance(value, Tensor) else None
+    def keep(value: Any) -> None:
+        if isinstance(value, Tensor):
+            seen.append(value.detach().flatten(1).to(torch.float32).cpu())
 
-    def close(self) -> None:
-        """Stop watching."""
-        if self._handle is not None:
-            self._handle.remove()
+    module = network.get_submodule(name) if name else last_linear(network)
+    if module is None or name is None:
+        yield seen
+        return
+    if name:
+        handle = module.register_forward_hook(lambda _, inputs, output: keep(output))
+    else:
+        handle = module.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()

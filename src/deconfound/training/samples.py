@@ -1,0 +1,121 @@
+"""Samples in memory: what the in-memory driver trains on, and predictions for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deconfound.errors import OptionError, ShapeError
+from deconfound.methods import Method, TrainingBatch
+from deconfound.networks import hidden_features
+from deconfound.training.step import in_batches
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows in memory; their tensors lie on the device that trains.
+
+    Attributes:
+        x: Inputs, `(n, …)`.
+        metadata: What `design.encode` gives for them, `(n, p)`; None for a method that reads none.
+        target: What the criterion compares logits with; not needed for predictions.
+        controls: One boolean per row, for methods that learn from controls alone.
+        weight: How much a row counts, `(n,)`, or each of its labels, `(n, labels)`; any scale.
+        rows: Which rows of the tensors these are; None for all. The tensors themselves are shared, not copied.
+        read: Makes the network's input of `x[rows]`, such as a type in which it computes.
+    """
+
+    x: Tensor
+    metadata: Tensor | None = None
+    target: Tensor | None = None
+    controls: Tensor | None = None
+    weight: Tensor | None = None
+    rows: Tensor | None = field(default=None, kw_only=True)
+    read: Callable[[Tensor], Tensor] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("metadata", "target", "controls", "weight"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(self.x):
+                raise ShapeError(f"{name} must have one row per sample; got {len(value)} for {len(self.x)} samples.")
+        weight = self.weight
+        if weight is not None and not bool((torch.isfinite(weight) & (weight >= 0)).all() & (weight.sum() > 0)):
+            raise OptionError("weight must be finite, not negative, and not 0 in all rows; got one that is not.")
+
+    def __len__(self) -> int:
+        return len(self.x if self.rows is None else self.rows)
+
+    def part(self, rows: Tensor) -> Samples:
+        """Some of these rows, by their positions."""
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def batch(self, rows: Tensor) -> TrainingBatch:
+        """Some of these rows as a method reads them."""
+        at = rows if self.rows is None else self.rows[rows]
+        x = self.x[at] if self.read is None else self.read(self.x[at])
+        none = torch.empty(len(at), 0, device=x.device)
+        metadata, target, controls, weight = (
+            None if value is None else value[at] for value in (self.metadata, self.target, self.controls, self.weight)
+        )
+        return TrainingBatch(
+            x, none if metadata is None else metadata, none if target is None else target, controls, weight=weight
+        )
+
+    def batches(self, size: int) -> Iterator[TrainingBatch]:
+        """All of these rows in order, in batches of nearly equal size."""
+        for rows in in_batches(np.arange(len(self)), size):
+            yield self.batch(torch.from_numpy(rows).to(self.x.device))
+
+    def with_mean_weight_one(self) -> Samples:
+        """The same with weights whose mean over these rows is 1, for each label that has its own."""
+        if self.weight is None:
+            return self
+        mean = (self.weight if self.rows is None else self.weight[self.rows]).mean(0)
+        return replace(self, weight=self.weight / mean)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a method says about samples.
+
+    Attributes:
+        logits: In the network's own shape, on the CPU; half precision becomes float32.
+        features: `(n, d)`, where they were asked for.
+    """
+
+    logits: Tensor
+    features: Tensor | None
+
+
+@torch.no_grad()
+def predict_in_memory(
+    method: Method,
+    samples: Samples,
+    batch_size: int = 256,
+    *,
+    features: str | None = None,
+    autocast: torch.dtype | None = None,
+) -> Predictions:
+    """Predict samples in eval mode; their targets and labels are not read.
+
+    Args:
+        method: A trained method.
+        samples: What is predicted.
+        batch_size: Rows at a time.
+        features: The name of a module whose output is collected as well; "" for what the last linear layer reads.
+        autocast: As in training.
+    """
+    half = nullcontext() if autocast is None else torch.autocast(samples.x.device.type, autocast)
+    method.eval()
+    logits: list[Tensor] = []
+    with hidden_features(method.network, features) as seen, half:
+        for batch in samples.batches(batch_size):
+            known = batch.metadata if samples.metadata is not None else None
+            found: Tensor = method(batch.x, known)
+            logits.append((found.float() if found.itemsize < 4 else found).cpu())
+    return Predictions(torch.cat(logits), torch.cat(seen) if seen else None)
