@@ -81,9 +81,7 @@ def test_the_network_learns_alone_in_the_warmup_and_then_the_weight_rises_to_its
     assert not torch.allclose(of_task, of_both, rtol=0.05)
     for share in (0, 0, 0.5, 1, 1):
         torch.testing.assert_close(gradient(model, batch), of_task + share * (of_both - of_task), atol=1e-6, rtol=1e-4)
-        assert all(
-            parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2
-        )
+        assert all(parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2)
 
 
 def fresh_pair(problem):

@@ -9,12 +9,12 @@ from typing import Any
 
 _EXPORTS = {
     "BestEpoch": "step",
-    "Epoch": "in_memory",
+    "Epoch": "schedule",
     "InMemoryTrainer": "in_memory",
     "Predictions": "samples",
     "Samples": "samples",
-    "Schedule": "in_memory",
-    "TrainingResult": "in_memory",
+    "Schedule": "schedule",
+    "TrainingResult": "schedule",
     "bce": "losses",
     "cross_entropy": "losses",
     "focal": "losses",

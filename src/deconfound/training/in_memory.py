@@ -6,18 +6,18 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from deconfound.errors import OptionError, RunError
+from deconfound.errors import RunError
 from deconfound.methods import Criterion, Method
 from deconfound.training.replay import Replay
 from deconfound.training.samples import Samples
+from deconfound.training.schedule import Epoch, Schedule, TrainingResult
 from deconfound.training.step import (
-    OPTIMIZERS,
     Means,
     exact_type,
     finish,
@@ -33,95 +33,6 @@ from deconfound.training.step import (
 
 State = list[Tensor]
 ADVICE = "Lower lr, or look for extreme inputs."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """How long and how fast a network is trained.
-
-    Attributes:
-        epochs: Passes over the training rows; or
-        steps: Batches. One of the two is given.
-        batch_size: Rows in a batch at most.
-        lr: The learning rate.
-        weight_decay: Of the optimiser.
-        optimizer: "adam", "adamw" or "sgd".
-        patience: After so many validations without a better one training stops; None trains to the end.
-        validate_every: Steps between two validations; None validates after each epoch.
-        keep: "best" goes back to the state with the lowest validation loss, "last" does not.
-        rate: From the share of training that is done, between 0 and 1, to a factor of `lr`.
-        autocast: A type in which torch computes where that is safe, such as `torch.bfloat16`.
-        capture: On a GPU, replay steps and validations as CUDA graphs. All batches are then of one size: an epoch
-            leaves out the rows of a short one.
-        eval_batch: Rows in a batch of validation.
-    """
-
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int = 64
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    optimizer: str = "adamw"
-    patience: int | None = None
-    validate_every: int | None = None
-    keep: Literal["best", "last"] = "best"
-    rate: Callable[[float], float] | None = None
-    autocast: torch.dtype | None = None
-    capture: bool = False
-    eval_batch: int = 256
-
-    def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None):
-            raise OptionError(f"a schedule must have epochs or steps; got epochs={self.epochs}, steps={self.steps}.")
-        for name in ("epochs", "steps", "batch_size", "patience", "validate_every", "eval_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name} must be at least 1; got {value}.")
-        if self.optimizer not in OPTIMIZERS:
-            raise OptionError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}.")
-
-    def batches(self, rows: int) -> int:
-        """In an epoch over so many rows."""
-        whole = rows // self.batch_size if self.capture else -(-rows // self.batch_size)
-        return max(1, whole)
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What a training noted at one validation; without validation rows, at the end of an epoch.
-
-    Attributes:
-        number: From 0.
-        step: How many batches had been trained on.
-        training: The mean training loss since the one before.
-        validation: The loss on the validation rows; None where there are none.
-        parts: Means of what the method's loss consists of.
-    """
-
-    number: int
-    step: int
-    training: float
-    validation: float | None
-    parts: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """How a training went.
-
-    Attributes:
-        history: One entry for each validation.
-        best: The number of the one whose weights were kept.
-        best_step: How many steps had been trained by then.
-        validation_loss: Its loss on the validation rows; None where there are none.
-        seconds: Of training.
-    """
-
-    history: tuple[Epoch, ...]
-    best: int
-    best_step: int
-    validation_loss: float | None
-    seconds: float
 
 
 class InMemoryTrainer:
