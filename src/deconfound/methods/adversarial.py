@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, final
 
 import torch
@@ -15,8 +12,7 @@ from deconfound.layers.functional import pool_positions
 from deconfound.layers.precision import full_precision
 from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, weighted_mean
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
-from deconfound.surgery import Place
-from deconfound.surgery.outputs import features_of
+from deconfound.surgery import Place, collect
 
 # Predictions whose variance is below this count as flat: their correlation's gradient would be unbounded. It is far
 # below what new networks give, or a network could hide everything, the label too, by shrinking its features.
@@ -89,14 +85,14 @@ class AdversarialMethod(Method):
         assert confounds is not None
         rows = batch.controls_only() if self.controls_only else torch.ones_like(confounds[:, 0])
         heads = [head for head in self.heads if isinstance(head, Head)]
-        paths = {head.place.path for head in heads}
-        with watched(self.model, paths) as seen:
+        paths = list({head.place.path: None for head in heads})
+        with collect(self.model, paths, detach=False) as collected:
             task = weighted_mean(criterion(self.model(batch.x), batch.target), batch.weight)
         found = {}
         weight = self.weight * self._share() / len(paths)
         self.batches += 1
         for head in heads:
-            features = Reversed.apply(seen[head.place.path], weight)
+            features = Reversed.apply(collected.features(head.place.path), weight)
             found[f"correlation/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
         parts = {name: value.detach() for name, value in found.items()}
         return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
@@ -122,25 +118,6 @@ class Reversed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return -ctx.weight * gradient, None
-
-
-@contextmanager
-def watched(network: nn.Module, paths: set[str]) -> Iterator[dict[str, Tensor]]:
-    """Collect the features of some modules, with their graph, from the forwards inside the block."""
-    seen: dict[str, Tensor] = {}
-    handles = []
-    for path in paths:
-        hook = partial(_look, seen, path)
-        handles.append(network.get_submodule(path).register_forward_hook(hook))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _look(seen: dict[str, Tensor], path: str, module: nn.Module, inputs: object, output: object) -> None:
-    seen[path] = features_of(output, path)
 
 
 class Head(nn.Module):
@@ -175,7 +152,7 @@ class Head(nn.Module):
         """`corr²`, a scalar, whose gradient is scaled to that of a batch as large as the window.
 
         Args:
-            features: What the module at the place returned.
+            features: What the module at the place returned, samples first.
             metadata: `(n, p)`.
             weights: `(n,)`, 1 for rows that take part and 0 for the others.
         """
@@ -193,8 +170,8 @@ class Head(nn.Module):
         return scale * correlation + ((1 - scale) * correlation).detach()
 
     def _predict(self, features: Tensor) -> Tensor:
-        x = features.movedim(self.place.batch_axis, 0)
-        x = pool_positions(x.movedim(self.place.channel_axis, 1).flatten(2)) if self.pooled else x.flatten(1)
+        channels_second = features.movedim(self.place.channel_axis, 1) if self.pooled else features
+        x = pool_positions(channels_second.flatten(2)) if self.pooled else features.flatten(1)
         predicted: Tensor = self.predictor(x.to(self.predictions))
         return predicted
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from deconfound.errors import ShapeError
 from deconfound.methods.base import Method, Setting
-from deconfound.surgery import Place
-from deconfound.surgery.outputs import features_of, with_features
+from deconfound.surgery import Place, insert_norms
 
 
 @final
@@ -33,10 +32,7 @@ class BatchNormMethod(Method):
     def __init__(self, network: nn.Module, setting: Setting, *, momentum: float = 0.1) -> None:
         super().__init__()
         self.model = network
-        self.norms = nn.ModuleList(ChannelNorm(place, momentum) for place in setting.places(network))
-        for norm in self.norms:
-            assert isinstance(norm, ChannelNorm)
-            network.get_submodule(norm.place.path).register_forward_hook(norm.after)
+        self.norms = insert_norms(network, setting.places(network), lambda place: ChannelNorm(place, momentum))
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x)
@@ -49,17 +45,10 @@ class ChannelNorm(nn.Module):
     def __init__(self, place: Place, momentum: float) -> None:
         super().__init__()
         assert place.feature_shape is not None
-        self.place = place
         self.channel_axis = place.channel_axis if len(place.feature_shape) > 1 else 1
         channels = place.feature_shape[self.channel_axis % (len(place.feature_shape) + 1) - 1]
         assert channels is not None
         self.norm = nn.BatchNorm1d(channels, momentum=momentum)
-
-    def after(self, module: nn.Module, inputs: Any, output: Any) -> Any:
-        """The forward hook of the module at the place; a bound method copies and pickles with the network."""
-        axis = self.place.batch_axis
-        features = features_of(output, self.place.path).movedim(axis, 0)
-        return with_features(output, self(features).movedim(0, axis))
 
     def forward(self, x: Tensor) -> Tensor:
         channels_second = x.movedim(self.channel_axis, 1)

@@ -1,7 +1,7 @@
 """Built-in networks, plain: layers are attached by `deconfound.normalize`. `build_network` makes one by its name."""
 
 from deconfound.networks.mlp import MLP
-from deconfound.networks.registry import NETWORKS, build_network, hidden_features, last_linear, network_faults
+from deconfound.networks.registry import NETWORKS, build_network, hidden_features, network_faults
 from deconfound.networks.resnet3d import Halving, ResNet3D
 from deconfound.networks.synthetic import SyntheticCNN
 
@@ -13,6 +13,5 @@ __all__ = [
     "SyntheticCNN",
     "build_network",
     "hidden_features",
-    "last_linear",
     "network_faults",
 ]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
 from deconfound.networks.mlp import MLP
 from deconfound.networks.resnet3d import ResNet3D
 from deconfound.networks.synthetic import SyntheticCNN
-from deconfound.surgery import normalize
+from deconfound.surgery import Collector, collect, last_linear, normalize
 
 
 def _mlp(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
@@ -128,38 +128,18 @@ def feature_faults(network: nn.Module, name: str | None) -> list[str]:
     return [f"network.features must be a module of the network; got {name!r}. {hint}"]
 
 
-def last_linear(network: nn.Module) -> nn.Linear | None:
-    """The last linear layer, whose input is what the network has made of a sample."""
-    found = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    return found[-1] if found else None
-
-
-@contextmanager
-def hidden_features(network: nn.Module, name: str | None = "") -> Iterator[list[Tensor]]:
-    """Collect the hidden features of the forward passes inside the block, `(n, d)` each, in float32 on the CPU.
+def hidden_features(network: nn.Module, name: str | None = "") -> AbstractContextManager[Collector | None]:
+    """Collect the hidden features of the forward passes inside the block, `(n, d)` on the CPU.
 
     Args:
         network: Whose forward passes.
         name: A module, whose output is collected; "" for what the last linear layer reads, None for nothing.
+
+    Returns:
+        A context with a `Collector`, or with None where there is nothing to collect.
     """
-    seen: list[Tensor] = []
-    faults = feature_faults(network, name or None)
-    if faults:
+    if name is None or (not name and last_linear(network) is None):
+        return nullcontext()
+    if faults := feature_faults(network, name or None):
         raise OptionError(faults[0])
-
-    def keep(value: Any) -> None:
-        if isinstance(value, Tensor):
-            seen.append(value.detach().flatten(1).to(torch.float32).cpu())
-
-    module = network.get_submodule(name) if name else last_linear(network)
-    if module is None or name is None:
-        yield seen
-        return
-    if name:
-        handle = module.register_forward_hook(lambda _, inputs, output: keep(output))
-    else:
-        handle = module.register_forward_pre_hook(lambda _, inputs: keep(inputs[0]))
-    try:
-        yield seen
-    finally:
-        handle.remove()
+    return collect(network, name or None, device="cpu", flat=True)

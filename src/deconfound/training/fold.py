@@ -167,12 +167,12 @@ def outputs_of(method: Method, data: Any, part: Part, config: Config) -> Outputs
     device = _device(config)
     method = method.to(device).eval()
     logits = []
-    with torch.inference_mode(), hidden_features(method.network, config.network.features or "") as features:
+    with torch.inference_mode(), hidden_features(method.network, config.network.features or "") as collected:
         for batch in loader(data, part, max(config.training.batch_size, 256), None, config.training.workers):
             given = training_batch(batch)
             said = method(given.x.to(device), given.metadata.to(device))
             logits.append(said.reshape(len(given.x), -1).float().cpu())
-    return Outputs(torch.cat(logits).double(), torch.cat(features) if features else None)
+    return Outputs(torch.cat(logits).double(), None if collected is None else collected.features().float())
 
 
 def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:

@@ -113,9 +113,9 @@ def predict_in_memory(
     half = nullcontext() if autocast is None else torch.autocast(samples.x.device.type, autocast)
     method.eval()
     logits: list[Tensor] = []
-    with hidden_features(method.network, features) as seen, half:
+    with hidden_features(method.network, features) as collected, half:
         for batch in samples.batches(batch_size):
             known = batch.metadata if samples.metadata is not None else None
             found: Tensor = method(batch.x, known)
             logits.append((found.float() if found.itemsize < 4 else found).cpu())
-    return Predictions(torch.cat(logits), torch.cat(seen) if seen else None)
+    return Predictions(torch.cat(logits), None if collected is None else collected.features().float())
