@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from deconfound.data import cache as caching
-from deconfound.data.cache import Fault, cache_root, keep
+from deconfound.data.cache import VolumeFault, cache_root, store_volumes
 from deconfound.data.scans import open_scans
 from deconfound.errors import OptionError, ScanError
 from tests.data.scan_files import write_bids, write_scan
@@ -26,7 +26,7 @@ def files(tmp_path, ending):
 def test_a_second_opening_reads_no_scan(tmp_path, monkeypatch):
     root = write_bids(tmp_path / "bids", people=4)
     first = opened(root, tmp_path)
-    monkeypatch.setattr("deconfound.data.scans.read_scan", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("deconfound.data.scans.read_scan", lambda *_: pytest.fail("read again"))
     second = opened(root, tmp_path)
     assert (first.made, second.made) == (4, 0)
     np.testing.assert_array_equal(first.read(np.arange(4)), second.read(np.arange(4)))
@@ -34,7 +34,7 @@ def test_a_second_opening_reads_no_scan(tmp_path, monkeypatch):
 
 def test_files_that_have_settled_are_not_hashed_again(tmp_path, monkeypatch):
     root = write_bids(tmp_path / "bids", people=4)
-    monkeypatch.setattr("deconfound.data.file_digests._SETTLED_NS", -(10**12))
+    monkeypatch.setattr("deconfound.data.cache._UNCHANGED_FOR_NS", -(10**12))
     opened(root, tmp_path)
     monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("hashed again"))
     assert opened(root, tmp_path).made == 0
@@ -141,18 +141,18 @@ def test_a_build_that_breaks_leaves_nothing_behind(tmp_path):
         return np.zeros((2, 2, 2), np.uint8)
 
     with pytest.raises(KeyboardInterrupt):
-        keep(tmp_path, {}, list("abcd"), (2, 2, 2), "uint8", make, what="", jobs=1, progress=False)
+        store_volumes(tmp_path, {}, list("abcd"), (2, 2, 2), "uint8", make, what="", jobs=1, progress=False)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".npy", ".json")]
 
 
 def test_a_fault_is_remembered_with_its_text(tmp_path):
     def make(row):
         if row == 1:
-            raise Fault("is broken")
+            raise VolumeFault("is broken")
         return np.full((2, 2, 2), row, np.uint8)
 
     for made in (3, 0):
-        kept = keep(tmp_path, {}, list("abc"), (2, 2, 2), "uint8", make, what="", jobs=2, progress=False)
+        kept = store_volumes(tmp_path, {}, list("abc"), (2, 2, 2), "uint8", make, what="", jobs=2, progress=False)
         assert kept.faults == {1: "is broken"}
         assert kept.made == made
         assert kept.volumes.stored[2].max() == 2
@@ -161,8 +161,8 @@ def test_a_fault_is_remembered_with_its_text(tmp_path):
 def test_a_file_that_could_not_be_read_is_tried_again(tmp_path, monkeypatch):
     root = write_bids(tmp_path / "bids", people=2)
 
-    def hiccup(path):
-        raise Fault("cannot be read (OSError: the network is away)", lasting=False)
+    def hiccup(path, max_gb):
+        raise VolumeFault("cannot be read (OSError: the network is away)", lasting=False)
 
     with monkeypatch.context() as away:
         away.setattr("deconfound.data.scans.read_scan", hiccup)

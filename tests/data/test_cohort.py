@@ -9,7 +9,7 @@ import torch
 from scipy.stats import norm
 
 from deconfound.data.scans import open_scans
-from deconfound.data.source import Source
+from deconfound.data.sources import Source
 from deconfound.errors import OptionError
 from deconfound_lab.cohort.cohort import simulate_cohort
 from deconfound_lab.cohort.counting import paper_table_one, table_one

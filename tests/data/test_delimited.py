@@ -5,9 +5,7 @@ import pandas as pd
 import pytest
 
 from deconfound.cli.audit_files import read_file
-from deconfound.data.array_source import open_array
-from deconfound.data.delimited import read_delimited
-from deconfound.data.table_source import open_table, read_table
+from deconfound.data import open_array, open_table, read_table
 from deconfound.errors import TableError
 
 FRAME = pd.DataFrame(
@@ -42,7 +40,6 @@ def test_decimal_commas_are_numbers_where_commas_part_no_cells(tmp_path, separat
 def test_commas_inside_text_leave_points_as_decimals(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("visits;age\n1,2;60.5\n3;61.5\n")
-    assert read_delimited(path).decimal == "."
     assert read_table(path)["visits"].tolist() == ["1,2", "3"]
     assert read_file(path).columns["age"].tolist() == [60.5, 61.5]
 
@@ -60,15 +57,22 @@ def test_the_row_numbers_that_pandas_writes_and_a_delimiter_at_every_end_are_no_
     ("text", "told"),
     [
         ("a,b,a,c,b\n1,2,3,4,5\n", "name every column once; got 'a' as columns 1 and 3, 'b' as columns 2 and 5"),
-        ("a,b\n1,2\n1,2,3\n", r"2 cells in every line, parted by the comma; got 3 in line 3\. Complete it, or quote"),
+        (
+            "a,b\n1,2\n1,2,3\n",
+            r"2 cells in every line, separated by the comma; got 3 in line 3\. Complete it, or quote",
+        ),
         ("a,b\n\n1,2\n1\n", r"got 1 in line 4\."),
-        ("a;b\n1;2\n1\n", "parted by the semicolon"),
+        ("a;b\n1;2\n1\n", "separated by the semicolon"),
         ('a,b\n"1\n1",2\n"1",\n1\n', r"got 1 in line 5\."),
         ("a,b,\n1,2,3\n", "must name every column; got none for column 3, which has cells"),
         ("a,b\n", "must have a line of column names and at least one row; got 1 lines"),
         ("", "at least one row; got 0 lines"),
         ("\n\n", "at least one row; got 0 lines"),
         (",\n1,\n", "must have a line of column names; got empty ones"),
+        ('a,b\n1,"2\n3,4\n5,6\n', r"close every quote .* got a stray one in line 2 \(unexpected end of data\)"),
+        ('a,b\n1,"x"2\n3,4\n', "got a stray one in line 2"),
+        ('a,b\n1,"2\n3,4\n5,6"\n7,8\n', r"in line 2 \(it closes in line 4 only, and the lines between look like rows"),
+        ('a\n"1\n2"\n', "got a stray one in line 2"),
     ],
 )
 def test_broken_tables_are_told_by_name_and_line(tmp_path, text, told):
@@ -79,15 +83,15 @@ def test_broken_tables_are_told_by_name_and_line(tmp_path, text, told):
             reader(path)
 
 
-def test_every_id_that_is_there_twice_is_told_with_its_lines(tmp_path):
+def test_every_id_that_is_there_twice_is_named_with_its_rows(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("id,x\na,1\nb,2\na,3\nb,4\n,5\na,6\n")
     with pytest.raises(
-        TableError, match="every 'id' once; got 'a' in lines 2, 4 and 7, 'b' in lines 3 and 5, an empty"
+        TableError, match="every 'id' once; got 'a' in rows 0, 2, 5, 'b' in rows 1, 3, an empty cell in row 4"
     ):
         open_table(path, id="id")
     path.write_text("id,x\n" + "".join(f"{k},{k}\n" for k in range(9)) * 2)
-    with pytest.raises(TableError, match=r"'4' in lines 6 and 15 and 4 more\. Use an id that names each row"):
+    with pytest.raises(TableError, match=r"'4' in rows 4, 13 and 4 more\. Use an id that names each row"):
         open_table(path, id="id")
 
 
@@ -107,6 +111,20 @@ def test_blanks_around_text_are_no_part_of_it_and_codes_with_underscores_are_tex
         assert columns["id"].tolist() == ["01", "02"]
         assert columns["sex"].tolist() == ["F", "F"]
         assert columns["code"].tolist() == ["1_1", "1_2"]
+
+
+def test_every_reader_takes_nan_and_truths_for_the_same(tmp_path):
+    """The text, Parquet, and a table in memory: nan is missing among names too, TRUE and FALSE are booleans."""
+    (tmp_path / "t.csv").write_text("site,smoker,age,n\nA,TRUE,nan,1\nNaN,false,61,2\n")
+    frame = pd.DataFrame({"site": ["A", "nan"], "smoker": [True, False], "age": [np.nan, 61.0], "n": [1, 2]})
+    frame.to_parquet(tmp_path / "t.parquet")
+    for columns in (read_table(tmp_path / "t.csv"), read_table(tmp_path / "t.parquet"), read_table(frame)):
+        assert columns["site"].tolist() == ["A", None]
+        assert columns["smoker"].dtype == bool
+        assert columns["smoker"].tolist() == [True, False]
+        assert np.isnan(columns["age"][0])
+        assert columns["n"].dtype == np.int64
+    assert read_table(frame, ["n"])["n"].tolist() == ["1", "2"]
 
 
 def test_numbers_that_name_rows_or_people_are_no_features_unless_they_are_asked_for(tmp_path):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from deconfound.data.scans import open_scans
-from deconfound.data.source import Source
+from deconfound.data.sources import Source
 from deconfound.data.volumes import robust_scale
 from deconfound.errors import DeconfoundWarning, OptionError, ScanError, TableError
 from tests.data.scan_files import write_bids, write_scan

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
-from deconfound.data.volumes import check_packing, check_shape, pack, robust_scale, to_shape, unpack
+from deconfound.data import check_packing, pack, robust_scale, to_shape, unpack
+from deconfound.data.volumes import check_shape
 from deconfound.errors import OptionError
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from deconfound.data.source import Source
+from deconfound.data.sources import Source
 from deconfound.errors import OptionError, TableError
 from deconfound.metrics.performance import auc
 from deconfound.training.problem import open_problem

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.delimited import read_delimited, typed
-from deconfound.data.table_source import positions
+from deconfound.data import join_positions, read_table
 from deconfound.design.table import absent, in_rows, is_missing
 from deconfound.errors import TableError
 
@@ -44,29 +43,7 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         return Content(path, {}, _arrays(path))
-    if kind == ".parquet":
-        return Content(path, _parquet(path, text), {})
-    if kind not in (".csv", ".tsv", ".txt"):
-        raise TableError(
-            f"{path} must end in .csv, .tsv, .parquet, .npy or .npz; got {kind or 'no ending'!r}. "
-            "Save it as one of these."
-        )
-    content = read_delimited(path)
-    lines = list(content.lines())
-    return Content(
-        path,
-        {
-            content.names[place]: _typed([line[place] for line in lines], content.names[place] in text, content.decimal)
-            for place in content.used
-        },
-        {},
-    )
-
-
-def _typed(cells: list[str], keep_text: bool, decimal: str) -> NDArray[Any]:
-    if keep_text:
-        return np.array([None if is_missing(cell) else cell.strip() for cell in cells], dtype=object)
-    return typed(cells, decimal)
+    return Content(path, read_table(path, text), {})
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -83,21 +60,6 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     if not arrays or not all(array.ndim and array.size for array in arrays.values()):
         raise TableError(f"{path} must hold arrays with one row per sample; got none, or one that is empty.")
     return arrays
-
-
-def _parquet(path: Path, text: Sequence[str]) -> Columns:
-    try:
-        import pandas as pd  # type: ignore[import-untyped]
-
-        frame = pd.read_parquet(path)
-    except ImportError as error:
-        raise TableError(
-            f"{path} must be CSV, TSV, NPY or NPZ here; got Parquet, which needs pandas and pyarrow. "
-            "Install them, or save the table as CSV."
-        ) from error
-    except (ValueError, OSError) as error:  # pyarrow's own kinds are among these
-        raise TableError(f"{path} must be Parquet that can be read; got {error}. Save it again, or as CSV.") from error
-    return {str(name): frame[name].astype(str).to_numpy() if name in text else frame[name].to_numpy() for name in frame}
 
 
 def usual_outputs(columns: Columns, skip: set[str]) -> list[str]:
@@ -151,8 +113,8 @@ def matched_rows(left: Content, right: Content, key: str | None) -> NDArray[np.i
                 f"got {left.rows} and {right.rows} rows. Name the column that both share with --id."
             )
         return np.arange(left.rows)
-    positions(left.path, left.columns[key], key)
-    place = positions(right.path, right.columns[key], key)
+    join_positions(left.path, left.columns[key], key)
+    place = join_positions(right.path, right.columns[key], key)
     missing = [value for value in left.columns[key].tolist() if value not in place]
     if missing:
         raise TableError(

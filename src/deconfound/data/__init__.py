@@ -1,4 +1,4 @@
-"""Readers: tables, arrays and scans."""
+"""Readers (tables, arrays, scans), the cache of volumes, and the one writer of files."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,11 +6,84 @@ from typing import TYPE_CHECKING, Any
 from deconfound.renamed import no_attribute
 
 if TYPE_CHECKING:
+    from deconfound.data.cache import (
+        CachedSet,
+        StoredVolumes,
+        VolumeFault,
+        cache_root,
+        digest,
+        file_digests,
+        store_volumes,
+        unpack,
+    )
+    from deconfound.data.files import (
+        file_digest,
+        hold,
+        only_one,
+        read_checked,
+        read_json,
+        sweep,
+        write_bytes,
+        write_checked,
+        write_json,
+        write_text,
+        writing,
+    )
+    from deconfound.data.progress import progress_bar
     from deconfound.data.scans import Scans, open_scans
+    from deconfound.data.sources import ArraySource, Source, check_finite, open_array, open_table
+    from deconfound.data.tables import join_positions, read_table
+    from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
 
-_HOMES = {"Scans": "scans", "open_scans": "scans"}
+_FILES = {
+    "cache": "CachedSet StoredVolumes VolumeFault cache_root digest file_digests store_volumes unpack",
+    "files": "file_digest hold only_one read_checked read_json sweep write_bytes write_checked write_json write_text "
+    "writing",
+    "progress": "progress_bar",
+    "scans": "Scans open_scans",
+    "sources": "ArraySource Source check_finite open_array open_table",
+    "tables": "join_positions read_table",
+    "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
+}
+_HOMES = {name: file for file, names in _FILES.items() for name in names.split()}
 
-__all__ = ["Scans", "open_scans"]
+__all__ = [
+    "ArraySource",
+    "CachedSet",
+    "Packing",
+    "Scans",
+    "Source",
+    "StoredVolumes",
+    "VolumeFault",
+    "cache_root",
+    "check_finite",
+    "check_packing",
+    "digest",
+    "file_digest",
+    "file_digests",
+    "hold",
+    "join_positions",
+    "need_nibabel",
+    "only_one",
+    "open_array",
+    "open_scans",
+    "open_table",
+    "pack",
+    "progress_bar",
+    "read_checked",
+    "read_json",
+    "read_table",
+    "robust_scale",
+    "store_volumes",
+    "sweep",
+    "to_shape",
+    "unpack",
+    "write_bytes",
+    "write_checked",
+    "write_json",
+    "write_text",
+    "writing",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,3 +92,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"deconfound.data.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.table_source import read_table
-from deconfound.design.table import Table, absent, column_names, is_missing, plain, read_columns
+from deconfound.data.tables import Columns, read_table
+from deconfound.design.table import absent, from_cells, is_missing
 from deconfound.errors import ScanError, TableError
 
 TEXT = ("participant_id", "session_id", "session", "person")
@@ -35,7 +34,7 @@ class Listing:
     faults: list[str]
 
 
-def list_bids(root: Path, table: Mapping[str, Any] | None, pattern: str) -> Listing:
+def list_bids(root: Path, table: Columns | None, pattern: str) -> Listing:
     """The scans of a BIDS folder, each with the row of its participant and session.
 
     Args:
@@ -44,7 +43,7 @@ def list_bids(root: Path, table: Mapping[str, Any] | None, pattern: str) -> List
         pattern: What the names of scans look like, `*_T1w.nii*`.
     """
     source = root / "participants.tsv" if table is None else root
-    columns = dict(read_table(source, TEXT)) if table is None else _columns(table)
+    columns = read_table(source, TEXT) if table is None else table
     lacking = absent(["participant_id"], list(columns), "the identifiers")
     if lacking:
         raise TableError(f"{source}: {lacking[0]}")
@@ -82,9 +81,8 @@ def list_bids(root: Path, table: Mapping[str, Any] | None, pattern: str) -> List
     return Listing(paths, rows, faults)
 
 
-def list_paths(table: Mapping[str, Any], path_column: str, folder: Path) -> Listing:
+def list_paths(columns: Columns, path_column: str, folder: Path) -> Listing:
     """The scans that a table names in one of its columns; relative paths start at `folder`."""
-    columns = _columns(table)
     lacking = absent([path_column], list(columns), "path_column")
     if lacking:
         raise TableError(lacking[0])
@@ -111,21 +109,7 @@ def list_paths(table: Mapping[str, Any], path_column: str, folder: Path) -> List
 def gather(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     """Columns of rows: numbers with NaN, or text with None, where a row has nothing."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _column([row.get(name) for row in rows]) for name in names}
-
-
-def _column(values: list[Any]) -> NDArray[Any]:
-    cells = [None if is_missing(value) else plain(value) for value in values]
-    numbers = [isinstance(cell, int | float) and not isinstance(cell, bool) for cell in cells if cell is not None]
-    if numbers and all(numbers):
-        if all(isinstance(cell, int) for cell in cells):
-            return np.array(cells, dtype=np.int64)
-        return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
-    return np.array(cells, dtype=object)
-
-
-def _columns(table: Table | Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    return read_columns(table, column_names(table))
+    return {name: from_cells([row.get(name) for row in rows], name) for name in names}
 
 
 def _rows(columns: Mapping[str, NDArray[Any]]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Volumes kept between runs: one memory-mapped file for a set of them, found by what they were made from.
+"""Volumes stored between runs: one memory-mapped file for a set of them, found by what they were made from.
 
 Each volume has a digest of its content and the folder's name that of the settings, so a file is right for ever: a
 changed scan or setting leads to another file. Files appear by an atomic rename, and two processes that build the same
@@ -12,8 +12,10 @@ import hashlib
 import io
 import json
 import os
+import stat
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,15 +26,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.atomic import alone, appearing
+from deconfound.data.files import ABANDONED_AFTER_S, file_digest, hold, sweep, writing
 from deconfound.data.progress import progress_bar
-from deconfound.data.volumes import Shape3, unpack
 from deconfound.errors import OptionError
 
 FORMAT = 1
+# A file that was written this recently may change again without a visible change of its times.
+_UNCHANGED_FOR_NS = 2_000_000_000
 
 
-class Fault(Exception):
+class VolumeFault(Exception):
     """Why one volume cannot be made; others go on.
 
     Args:
@@ -49,7 +52,7 @@ class StoredVolumes:
     """Volumes in one file, read as float32 through a memory map.
 
     Args:
-        path: An NPY file `(n, D, H, W)`.
+        path: An NPY file `(n, *shape)`, uint8 in 255 steps or float16.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,14 +74,22 @@ class StoredVolumes:
         return unpack(self.stored[rows])[:, None]
 
 
+def unpack(stored: NDArray[Any]) -> NDArray[np.float32]:
+    """Stored values as float32 in 0 … 1."""
+    if stored.dtype == np.uint8:
+        values: NDArray[np.float32] = np.multiply(stored, np.float32(1 / 255), dtype=np.float32)
+        return values
+    return stored.astype(np.float32)
+
+
 @dataclass(frozen=True)
-class Kept:
+class CachedSet:
     """A set of volumes in the cache.
 
     Attributes:
         volumes: One for each digest; those with a fault are empty.
         faults: What is wrong, by position.
-        made: How many were made now, instead of found.
+        made: How many were made now, instead of read from the cache.
     """
 
     volumes: StoredVolumes
@@ -87,7 +98,7 @@ class Kept:
 
 
 def cache_root(given: str | Path | None = None) -> Path:
-    """Where volumes are kept: the given folder, that in `DECONFOUND_CACHE`, or the user's cache folder."""
+    """Where volumes are stored: the given folder, that in `DECONFOUND_CACHE`, or the user's cache folder."""
     if given is not None:
         return Path(given)
     if os.environ.get("DECONFOUND_CACHE"):
@@ -104,18 +115,18 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def keep(
+def store_volumes(
     root: Path,
     settings: dict[str, object],
     digests: Sequence[str],
-    shape: Shape3,
+    shape: tuple[int, ...],
     dtype: str,
     make: Callable[[int], NDArray[Any]],
     *,
     what: str,
     jobs: int,
     progress: bool,
-) -> Kept:
+) -> CachedSet:
     """The volumes of these digests, from the cache where it has them and from `make` where not.
 
     Args:
@@ -124,7 +135,7 @@ def keep(
         digests: One for each volume.
         shape: Of one volume.
         dtype: As it is stored.
-        make: The volume at a position, of that shape and type; raises `Fault` where there is none.
+        make: The volume at a position, of that shape and type; raises `VolumeFault` where there is none.
         what: The word on the progress bar.
         jobs: Threads that make volumes.
         progress: Whether a bar is shown.
@@ -136,7 +147,8 @@ def keep(
         return found
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with alone(path.with_suffix(".lock")):
+        sweep(folder, ABANDONED_AFTER_S)
+        with hold(path.with_suffix(".lock"), wait=True):
             found = _find(path, digests, shape, dtype, jobs)  # another process may have built it meanwhile
             return found or _build(path, digests, shape, dtype, make, what, jobs, progress)
     except OSError as error:
@@ -146,14 +158,14 @@ def keep(
         ) from error
 
 
-def _find(path: Path, digests: Sequence[str], shape: Shape3, dtype: str, jobs: int) -> Kept | None:
+def _find(path: Path, digests: Sequence[str], shape: tuple[int, ...], dtype: str, jobs: int) -> CachedSet | None:
     """The file if it is whole; None if it is absent, incomplete or damaged."""
     index = _index(path)
     if index is None or index["digests"] != list(digests) or index["again"]:
         return None
     try:
         stored = np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     if stored.shape != (len(digests), *shape) or stored.dtype != np.dtype(dtype):
         return None
@@ -161,26 +173,26 @@ def _find(path: Path, digests: Sequence[str], shape: Shape3, dtype: str, jobs: i
     rows = [row for row in range(len(digests)) if row not in faults]
     with ThreadPoolExecutor(jobs) as pool:
         whole = all(pool.map(lambda row: zlib.crc32(stored[row]) == index["checks"][row], rows))
-    return Kept(StoredVolumes(path), faults, 0) if whole else None
+    return CachedSet(StoredVolumes(path), faults, 0) if whole else None
 
 
 def _build(
     path: Path,
     digests: Sequence[str],
-    shape: Shape3,
+    shape: tuple[int, ...],
     dtype: str,
     make: Callable[[int], NDArray[Any]],
     what: str,
     jobs: int,
     progress: bool,
-) -> Kept:
+) -> CachedSet:
     known = _known(path.parent, set(digests), shape, dtype)
     checks, faults, again = [0] * len(digests), dict[int, str](), list[int]()
     missing = [row for row, name in enumerate(digests) if name not in known]
     header = _header((len(digests), *shape), dtype)
     length = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    writing = threading.Lock()
-    with appearing(path) as file, progress_bar(what, len(missing), progress and bool(missing)) as advance:
+    turn = threading.Lock()
+    with writing(path) as file, progress_bar(what, len(missing), progress and bool(missing)) as advance:
         file.write(header)
         file.truncate(len(header) + length * len(digests))
 
@@ -188,14 +200,14 @@ def _build(
             content = np.ascontiguousarray(volume).tobytes()
             checks[row] = zlib.crc32(content)
             # Written, not mapped: a full disk is then an error instead of a crash.
-            with writing:
+            with turn:
                 file.seek(len(header) + row * length)
                 file.write(content)
 
         def fill(row: int) -> None:
             try:
                 put(row, make(row))
-            except Fault as fault:
+            except VolumeFault as fault:
                 faults[row] = str(fault)
                 again.extend([] if fault.lasting else [row])
             advance()
@@ -211,12 +223,12 @@ def _build(
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
     index = {"format": FORMAT, "digests": list(digests), "checks": checks, "faults": faults, "again": sorted(again)}
-    with appearing(path.with_suffix(".json")) as file:
+    with writing(path.with_suffix(".json")) as file:
         file.write(json.dumps(index).encode())
-    return Kept(StoredVolumes(path), dict(sorted(faults.items())), len(missing))
+    return CachedSet(StoredVolumes(path), dict(sorted(faults.items())), len(missing))
 
 
-def _known(folder: Path, wanted: set[str], shape: Shape3, dtype: str) -> dict[str, NDArray[Any]]:
+def _known(folder: Path, wanted: set[str], shape: tuple[int, ...], dtype: str) -> dict[str, NDArray[Any]]:
     """Volumes that other files of the same settings already hold, undamaged."""
     found: dict[str, NDArray[Any]] = {}
     for path in sorted(folder.glob("*.npy")):
@@ -224,7 +236,7 @@ def _known(folder: Path, wanted: set[str], shape: Shape3, dtype: str) -> dict[st
         rows = [] if index is None else [i for i, name in enumerate(index["digests"]) if name in wanted - found.keys()]
         if index is None or not rows:
             continue
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, EOFError):
             stored = np.load(path, mmap_mode="r")
             if stored.shape == (len(index["digests"]), *shape) and stored.dtype == np.dtype(dtype):
                 for row in rows:
@@ -243,7 +255,7 @@ def _index(path: Path) -> dict[str, Any] | None:
             and isinstance(index["faults"], dict)
             and "again" in index
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return index if right else None
 
@@ -253,3 +265,37 @@ def _header(shape: tuple[int, ...], dtype: str) -> bytes:
     description = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_2_0(buffer, description)
     return buffer.getvalue()
+
+
+def file_digests(paths: Sequence[Path], root: Path, jobs: int) -> list[str]:
+    """The digest of each file's bytes, remembered in the cache as long as its size and times stay the same."""
+    memory = root / "seen" / f"{digest([os.path.abspath(path) for path in paths])[:32]}.json"
+    try:
+        seen = json.loads(memory.read_text())
+        before = dict(zip(map(str, paths), seen, strict=True))
+    except (OSError, ValueError, TypeError, RecursionError):
+        before = {}
+    now = time.time_ns()
+
+    def one(path: Path) -> tuple[list[int], str]:
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+                return [0, 0, 0], f"unreadable: no plain file {path}"
+            stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            known = before.get(str(path))
+            if known and known[0] == stamp:
+                return stamp, str(known[1])
+            return (stamp if now - max(stamp[1:]) > _UNCHANGED_FOR_NS else [0, 0, 0]), file_digest(path)
+        except (OSError, ValueError, RuntimeError) as error:
+            return [0, 0, 0], f"unreadable {getattr(error, 'strerror', None) or error} {path}"
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(one, paths))
+    if any(before.get(str(path)) != list(entry) for path, entry in zip(paths, found, strict=True)):
+        with contextlib.suppress(OSError):  # the next opening hashes the files again
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            sweep(memory.parent, ABANDONED_AFTER_S)
+            with writing(memory) as file:
+                file.write(json.dumps(found).encode())
+    return [content for _, content in found]

@@ -1,12 +1,11 @@
-"""Tables in text files: which delimiter parts the cells, which columns there are, and whether every line is whole."""
+"""Tables in text files: which delimiter separates the cells, and whether every line and every quote is whole."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,154 +15,171 @@ from numpy.typing import NDArray
 from deconfound.design.table import is_missing
 from deconfound.errors import TableError
 
-_DELIMITERS = (",", "\t", ";", "|")
 _WORDS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 # What R, SQL, Excel, SAS and pandas write for nothing. Among names they may be names: a site can be called NA.
 EMPTY_AMONG_NUMBERS = frozenset({"na", "<na>", "nan", "null", "none", "#n/a", "."})
+_BOOLEANS = {"true": True, "false": False}
 # So many lines show which delimiter gives them all as many cells.
-_LOOKED_AT = 20
+_LINES_LOOKED_AT = 20
 
 
-@dataclass(frozen=True)
-class Delimited:
-    """The text of a table, checked: one line of names, and as many cells in every other line.
-
-    Attributes:
-        text: All of it, without a byte order mark.
-        delimiter: What parts the cells.
-        decimal: "," where numbers are written 3,14, else ".".
-        names: The column at each place; "" at those that hold no column.
-    """
-
-    text: str
-    delimiter: str
-    decimal: str
-    names: tuple[str, ...]
-
-    @property
-    def used(self) -> list[int]:
-        """The places that hold a column."""
-        return [place for place, name in enumerate(self.names) if name]
-
-    def lines(self) -> Iterator[list[str]]:
-        """The cells of each line after the names, lines that are empty left out."""
-        reader = csv.reader(io.StringIO(self.text, newline=""), delimiter=self.delimiter)
-        filled = (line for line in reader if line)
-        next(filled)
-        return filled
-
-
-def read_delimited(path: Path) -> Delimited:
-    """Read a table whose cells are parted by commas, tabs, semicolons or bars, whatever its ending says.
+def read_delimited(path: Path, text: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Read a table whose cells are separated by commas, tabs, semicolons or bars, whatever its ending says.
 
     A first column without a name numbers the rows, as pandas writes it, and counts as no column.
+
+    Args:
+        path: UTF-8 text, the names of the columns in its first line.
+        text: Columns that stay text, so that an id keeps its zeros.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TableError(f"{path} must be UTF-8 text; got {error}. Save it as UTF-8.") from error
     except OSError as error:
         raise TableError(f"{path} must be a table that can be read; got {error}. Check the file.") from error
-    try:
-        delimiter = _delimiter(text, "," if path.suffix.lower() == ".csv" else "\t")
-        names, rows = _whole(path, text, delimiter)
-    except csv.Error as error:
-        raise TableError(f"{path} must be a table that can be read; got {error}. Check the file.") from error
-    if not rows:
-        raise TableError(
-            f"{path} must have a line of column names and at least one row; got {1 if names else 0} lines."
-        )
-    _refuse_twice(path, names)
-    found = Delimited(text, delimiter, _decimal(text, delimiter), tuple(names))
-    _refuse_nameless(path, found)
-    return found
+    lines = io.StringIO(content, newline="").readlines()
+    delimiter = _delimiter(lines, "," if path.suffix.lower() == ".csv" else "\t")
+    names, rows = _rows(path, lines, delimiter)
+    columns = dict(enumerate(zip(*rows, strict=True)))
+    used = _named(path, names, columns)
+    decimal = _decimal(content, delimiter)
+    return {names[at]: typed(columns[at], decimal, as_text=names[at] in text) for at in used}
 
 
-def typed(cells: Iterable[str | None], decimal: str = ".") -> NDArray[Any]:
-    """A column as numbers where every filled cell is one, else as text, with NaN or None where nothing stands."""
-    stripped = [None if is_missing(cell) else str(cell).strip() for cell in cells]
+def typed(cells: Sequence[str], decimal: str = ".", as_text: bool = False) -> NDArray[Any]:
+    """A column as numbers or booleans where every filled cell is one, else as text with None where nothing stands."""
+    if not as_text and decimal == ".":
+        quick = _plain_numbers(cells)
+        if quick is not None:
+            return quick
+    stripped = [None if is_missing(cell) else cell.strip() for cell in cells]
+    filled = {cell for cell in stripped if cell is not None}
+    if as_text or not filled:
+        return np.array(stripped, dtype=object)
+    if all(cell.lower() in _BOOLEANS for cell in filled):
+        truths = [None if cell is None else _BOOLEANS[cell.lower()] for cell in stripped]
+        return np.array(truths, dtype=object if None in truths else bool)
     found = [_number(cell, decimal) for cell in stripped]
-    if all(number is not None for number in found) and not all(number != number for number in found):
-        return np.array(found, dtype=np.float64)
-    return np.array(stripped, dtype=object)
+    if any(number is None for number in found) or all(number != number for number in found):
+        return np.array(stripped, dtype=object)
+    if all(isinstance(number, int) for number in found):
+        return np.array(found, dtype=np.int64)
+    return np.array(found, dtype=np.float64)
 
 
-def _number(cell: str | None, decimal: str) -> float | None:
+def _plain_numbers(cells: Sequence[str]) -> NDArray[Any] | None:
+    """The common case, many times faster: every cell is a number with a point."""
+    for kind, dtype in ((int, np.int64), (float, np.float64)):
+        try:
+            numbers: NDArray[Any] = np.array([*map(kind, cells)], dtype=dtype)
+        except (ValueError, OverflowError):
+            continue
+        whole = "".join(cells)  # Python takes 1_000 and other alphabets' digits for numbers
+        usable = "_" not in whole and whole.isascii() and not np.isnan(numbers).all()
+        return numbers if usable else None
+    return None
+
+
+def _number(cell: str | None, decimal: str) -> int | float | None:
     """NaN for nothing, None for what is no number."""
     if cell is None or cell.lower() in EMPTY_AMONG_NUMBERS:
         return float("nan")
+    if "_" in cell or not cell.isascii():
+        return None
     try:
-        return None if "_" in cell else float(cell.replace(decimal, "."))
+        return int(cell) if len(cell) < 19 and cell.lstrip("+-").isdigit() else float(cell.replace(decimal, "."))
     except ValueError:
         return None
 
 
-def _delimiter(text: str, usual: str) -> str:
+def _delimiter(lines: Sequence[str], usual: str) -> str:
     """The usual delimiter if it gives the first lines as many cells, else another that does."""
-    counts = {
-        mark: [len(line) for line, _ in zip(_lines(text, mark), range(_LOOKED_AT), strict=False)]
-        for mark in sorted(_DELIMITERS, key=lambda mark: mark != usual)
-    }
+    counts = {}
+    for mark in sorted(_WORDS, key=lambda mark: mark != usual):
+        reader = csv.reader(lines[: 5 * _LINES_LOOKED_AT], delimiter=mark, skipinitialspace=True)
+        try:
+            counts[mark] = [len(row) for row in reader if row][:_LINES_LOOKED_AT]
+        except csv.Error:
+            counts[mark] = []
     even = [mark for mark, cells in counts.items() if cells and cells[0] > 1 and len(set(cells)) == 1]
     return even[0] if even else max(counts, key=lambda mark: counts[mark][:1])
 
 
-def _whole(path: Path, text: str, delimiter: str) -> tuple[list[str], int]:
-    """The names and the number of rows, after every line has been seen to have a cell for each name."""
+def _rows(path: Path, lines: Sequence[str], delimiter: str) -> tuple[list[str], list[list[str]]]:
+    """The names, and the cells of each line, after every line has been seen to have a cell for each name."""
     names: list[str] = []
-    rows = 0
-    for number, cells in _cell_counts(text, delimiter):
+    rows = []
+    for first, last, cells in _records(path, lines, delimiter):
         if not names:
-            names = [name.strip() for name in next(_lines(text, delimiter))]
-        elif cells != len(names):
+            names = [name.strip() for name in cells]
+        elif len(cells) != len(names):
             raise TableError(
-                f"{path} must have {len(names)} cells in every line, parted by the {_WORDS[delimiter]}; got {cells} in "
-                f"line {number}. Complete it, or quote the cell that holds a {_WORDS[delimiter]}."
+                f"{path} must have {len(names)} cells in every line, separated by the {_WORDS[delimiter]}; got "
+                f"{len(cells)} in line {last}. Complete it, or quote the cell that holds a {_WORDS[delimiter]}."
             )
+        elif last > first and _takes_rows(lines[first : last - 1], delimiter, len(names)):
+            raise _stray_quote(path, first, f"it closes in line {last} only, and the lines between look like rows")
         else:
-            rows += 1
+            rows.append(cells)
+    if not rows:
+        raise TableError(
+            f"{path} must have a line of column names and at least one row; got {1 if names else 0} lines."
+        )
     return names, rows
 
 
-def _cell_counts(text: str, delimiter: str) -> Iterator[tuple[int, int]]:
-    """Number and count of cells of each line that is not empty."""
-    if '"' in text:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        yield from ((reader.line_num, len(line)) for line in reader if line)
-    else:  # counting is many times faster than reading
-        lines: Iterable[str] = io.StringIO(text, newline="")
-        yield from ((number, line.count(delimiter) + 1) for number, line in enumerate(lines, 1) if line.strip("\r\n"))
+def _records(path: Path, lines: Sequence[str], delimiter: str) -> Iterator[tuple[int, int, list[str]]]:
+    """The first and last line and the cells of each record that is not empty; lines count from 1."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
+    while True:
+        first = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise _stray_quote(path, first, str(error)) from error
+        if cells is None:
+            return
+        if cells:
+            yield first, reader.line_num, cells
 
 
-def _lines(text: str, delimiter: str) -> Iterator[list[str]]:
-    return (line for line in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if line)
+def _takes_rows(inside: Sequence[str], delimiter: str, cells: int) -> bool:
+    """Whether the lines inside a quoted cell are rows that a stray quote took; in a single column any may be one."""
+    return cells == 1 or any(line.count(delimiter) + 1 == cells for line in inside)
 
 
-def _refuse_twice(path: Path, names: list[str]) -> None:
+def _stray_quote(path: Path, line: int, why: str) -> TableError:
+    return TableError(
+        f"{path} must close every quote where its cell ends; got a stray one in line {line} ({why}). Delete it, or "
+        "write it twice inside a cell that is quoted as a whole."
+    )
+
+
+def _named(path: Path, names: list[str], columns: dict[int, tuple[str, ...]]) -> list[int]:
+    """The places of the columns; nameless ones may number the rows, in the first place, or hold nothing."""
     twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     if twice:
-        told = [
+        where = [
             f"{name!r} as columns {' and '.join(str(at + 1) for at, other in enumerate(names) if other == name)}"
             for name in twice
         ]
-        raise TableError(f"{path} must name every column once; got {', '.join(told)}. Rename or delete one of them.")
-
-
-def _refuse_nameless(path: Path, found: Delimited) -> None:
-    """Nameless columns may number the rows, in the first place, or hold nothing: a delimiter ends every line."""
-    nameless = [place for place, name in enumerate(found.names) if not name and place]
-    filled = [place for place in nameless if any(line[place].strip() for line in found.lines())]
+        raise TableError(f"{path} must name every column once; got {', '.join(where)}. Rename or delete one of them.")
+    filled = [at for at, name in enumerate(names) if at and not name and any(cell.strip() for cell in columns[at])]
     if filled:
         raise TableError(
             f"{path} must name every column; got none for column {filled[0] + 1}, which has cells. Name it."
         )
-    if not found.used:
+    used = [at for at, name in enumerate(names) if name]
+    if not used:
         raise TableError(f"{path} must have a line of column names; got empty ones.")
+    return used
 
 
-def _decimal(text: str, delimiter: str) -> str:
+def _decimal(content: str, delimiter: str) -> str:
+    """A comma where numbers are written 3,14, else a point."""
     if delimiter == ",":
         return "."
     ends = rf"(?:^|{re.escape(delimiter)})\"?[+-]?\d+{{}}\d+\"?(?=$|\r|{re.escape(delimiter)})"
-    comma, dot = (re.search(ends.format(mark), text, re.MULTILINE) for mark in (",", r"\."))
+    comma, dot = (re.search(ends.format(mark), content, re.MULTILINE) for mark in (",", r"\."))
     return "," if comma and not dot else "."

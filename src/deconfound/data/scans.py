@@ -1,4 +1,4 @@
-"""Scans as a source of samples: a BIDS folder or a table of paths, read once and then kept."""
+"""Scans as a source of samples: a BIDS folder or a table of paths, read once and then stored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.bids import TEXT, Listing, gather, list_bids, list_paths
-from deconfound.data.cache import StoredVolumes, cache_root, digest, keep
-from deconfound.data.file_digests import file_digests
-from deconfound.data.nifti import need_nibabel, read_scan
-from deconfound.data.table_source import read_table
-from deconfound.data.volumes import Fit, Packing, check_packing, check_shape, pack, robust_scale, to_shape
+from deconfound.data.cache import StoredVolumes, cache_root, digest, file_digests, store_volumes
+from deconfound.data.tables import read_table
+from deconfound.data.volumes import (
+    Fit,
+    Packing,
+    check_packing,
+    check_shape,
+    need_nibabel,
+    pack,
+    read_scan,
+    robust_scale,
+    to_shape,
+)
 from deconfound.errors import DeconfoundWarning, OptionError, ScanError
 
 SCALING = "0 to the 99.5th percentile of the voxels that are not zero"
 
 
 class Scans:
-    """Scans and their table; see `deconfound.data.source.Source`. Made by `open_scans`.
+    """Scans and their table; see `deconfound.data.Source`. Made by `open_scans`.
 
     Attributes:
         table: Column name → values, one per scan.
@@ -65,6 +73,7 @@ def open_scans(
     spacing: float | None = None,
     dtype: Packing = "uint8",
     skip_bad: bool = False,
+    max_gb: float = 1.0,
     cache: str | Path | None = None,
     jobs: int | None = None,
     progress: bool = True,
@@ -79,9 +88,10 @@ def open_scans(
         shape: Of every volume.
         fit: "resample" stretches the whole field of view to the shape; "crop" cuts or fills up with zeros.
         spacing: With fit="crop", the voxel size in mm that scans are brought to first.
-        dtype: How a voxel is kept: "uint8" in 255 steps, or "float16".
+        dtype: How a voxel is stored: "uint8" in 255 steps, or "float16".
         skip_bad: Go on without scans that cannot be read or matched, and warn, instead of refusing all.
-        cache: Where volumes are kept; `DECONFOUND_CACHE` or the user's cache folder by default.
+        max_gb: The most gigabytes of float32 that a scan's header may claim; above it a scan is refused unread.
+        cache: Where volumes are stored; `DECONFOUND_CACHE` or the user's cache folder by default.
         jobs: Threads that read; one per core by default.
         progress: Whether a bar is shown while scans are read.
 
@@ -94,34 +104,28 @@ def open_scans(
     to_shape(np.zeros((1, 1, 1), np.float32), size, fit, (1, 1, 1), spacing)  # refuses options that do not fit
     if jobs is not None and jobs < 1:
         raise OptionError(f"jobs must be at least 1; got {jobs}.")
+    if not max_gb > 0:
+        raise OptionError(f"max_gb must be positive; got {max_gb}.")
     jobs = jobs or min(8, os.cpu_count() or 1)
     listing = _listing(Path(path), table, path_column, pattern)
     root = cache_root(cache)
     digests = file_digests(listing.paths, root, jobs)
 
     def make(item: int) -> NDArray[Any]:
-        volume, zooms = read_scan(listing.paths[item])
+        volume, zooms = read_scan(listing.paths[item], max_gb)
         return pack(robust_scale(to_shape(volume, size, fit, zooms, spacing)), dtype)
 
     settings: dict[str, object] = {"kind": "scans", "fit": fit, "spacing": spacing, "scaling": SCALING}
-    kept = keep(
-        root,
-        settings,
-        digests,
-        size,
-        dtype,
-        make,
-        what="reading scans",
-        jobs=jobs,
-        progress=progress,
+    cached = store_volumes(
+        root, settings, digests, size, dtype, make, what="reading scans", jobs=jobs, progress=progress
     )
-    faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in kept.faults.items()]
-    good = np.array([item for item in range(len(digests)) if item not in kept.faults], dtype=np.intp)
-    _refit(faults, len(good), skip_bad)
+    faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in cached.faults.items()]
+    good = np.array([item for item in range(len(digests)) if item not in cached.faults], dtype=np.intp)
+    _report(faults, len(good), skip_bad)
     columns = gather([listing.rows[item] for item in good])
     content = [digests[item] for item in good.tolist()]
     mark = digest([settings, list(size), dtype, content, {k: [str(v) for v in c.tolist()] for k, c in columns.items()}])
-    return Scans(kept.volumes, good, columns, [listing.paths[i] for i in good.tolist()], mark, faults, kept.made)
+    return Scans(cached.volumes, good, columns, [listing.paths[i] for i in good.tolist()], mark, faults, cached.made)
 
 
 def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str) -> Listing:
@@ -130,8 +134,8 @@ def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_colu
         return list_paths(read_table(table, (*TEXT, path_column)), path_column, path)
     if not path.is_dir():
         raise ScanError(f"{path} must be a BIDS folder, or a table of paths; got nothing there. Check the path.")
-    columns = read_table(table, (*TEXT, path_column)) if isinstance(table, str | Path) else table
-    if columns is not None and path_column in columns.keys():  # noqa: SIM118 - a DataFrame need not iterate over names
+    columns = None if table is None else read_table(table, (*TEXT, path_column))
+    if columns is not None and path_column in columns:
         return list_paths(columns, path_column, path)
     if columns is None and not (path / "participants.tsv").is_file():
         raise ScanError(
@@ -144,7 +148,7 @@ def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_colu
     return listing
 
 
-def _refit(faults: list[str], good: int, skip_bad: bool) -> None:
+def _report(faults: list[str], good: int, skip_bad: bool) -> None:
     """Refuse what is wrong, or say what is left out."""
     listed = "\n".join(f"  {fault}" for fault in faults)
     if faults and not skip_bad:

@@ -1,20 +1,87 @@
-"""What is done to a volume once, before it is kept: one shape, one scale, and a compact type."""
+"""One volume: read from its file, brought to one orientation, shape and scale, and packed into a compact type."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.errors import OptionError
+from deconfound.data.cache import VolumeFault
+from deconfound.errors import OptionError, need
 
 Fit = Literal["resample", "crop"]
 Packing = Literal["uint8", "float16"]
 Shape3 = tuple[int, int, int]
 
 CEILING_PERCENTILE = 99.5
+# Deflate cannot pack better than this.
+_BEST_COMPRESSION = 1032
+
+
+def need_nibabel() -> None:
+    """Refuse to go on without nibabel, and say how to get it."""
+    need("nibabel", "mri")
+
+
+def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tuple[float, float, float]]:
+    """A volume with its axes to the right, to the front and up, and its voxel size in mm.
+
+    Args:
+        path: Any format of nibabel's.
+        max_gb: Refuse a header that claims more gigabytes of float32: a small broken or forged file would otherwise
+            take all memory.
+
+    Raises:
+        VolumeFault: The file is absent, broken, not three-dimensional, without contrast, or its voxels are no numbers.
+    """
+    import nibabel
+
+    if not path.is_file():
+        raise VolumeFault("there is no such file")
+    try:
+        image: Any = nibabel.load(path)
+        shape = tuple(int(edge) for edge in image.shape)
+        kind = np.dtype(image.get_data_dtype()).kind
+        _check_claim(shape, np.dtype(image.get_data_dtype()).itemsize, path.stat().st_size, max_gb)
+        if len(shape) > 3 and all(edge == 1 for edge in shape[3:]):
+            image, shape = image.slicer[(slice(None),) * 3 + (0,) * (len(shape) - 3)], shape[:3]
+        if len(shape) == 3 and kind in "biuf" and min(shape) > 0:
+            image = nibabel.as_closest_canonical(image)
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # what does not fit float32 is infinite, and refused below
+                volume = np.asarray(image.dataobj, dtype=np.float32)
+            zooms = tuple(float(edge) for edge in image.header.get_zooms()[:3])
+    except VolumeFault:
+        raise
+    except Exception as error:  # each format and each way of being broken has a kind of its own
+        first = str(error).splitlines()[0] if str(error) else ""
+        raise VolumeFault(f"cannot be read ({type(error).__name__}: {first})", lasting=False) from error
+    if len(shape) != 3 or min(shape) <= 0:
+        raise VolumeFault(f"must have three dimensions; got shape {shape}")
+    if kind not in "biuf":
+        raise VolumeFault(f"must hold numbers; got voxels of type {image.get_data_dtype()}")
+    wrong = int(volume.size - np.isfinite(volume).sum())
+    if wrong:
+        raise VolumeFault(f"has {wrong} voxels that are NaN or infinite")
+    if volume.min() == volume.max():
+        raise VolumeFault(f"is empty: every voxel is {volume.flat[0]:g}")
+    return volume, (zooms[0], zooms[1], zooms[2])
+
+
+def _check_claim(shape: Sequence[int], itemsize: int, on_disk: int, max_gb: float) -> None:
+    """Refuse what a header claims before memory is taken for it."""
+    voxels = float(np.prod([max(edge, 0) for edge in shape], dtype=np.float64))
+    if voxels * itemsize > _BEST_COMPRESSION * on_disk:
+        raise VolumeFault(f"is cut short: {on_disk:,} bytes cannot hold the shape {tuple(shape)} of its header")
+    if voxels * 4 > max_gb * 1e9:
+        raise VolumeFault(
+            f"claims {voxels * 4 / 1e9:.3g} GB, shape {tuple(shape)}, which is above the limit; raise it with max_gb=…",
+            lasting=False,
+        )
 
 
 def to_shape(
@@ -90,28 +157,21 @@ def robust_scale(volume: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def pack(scaled: NDArray[np.float32], packing: Packing) -> NDArray[Any]:
-    """Values in 0 … 1 as they are kept: in 255 steps (`uint8`), or with 11 bits (`float16`)."""
+    """Values in 0 … 1 as they are stored: in 255 steps (`uint8`), or with 11 bits (`float16`)."""
     if packing == "uint8":
         return np.rint(scaled * 255).astype(np.uint8)
     return scaled.astype(np.float16)
 
 
-def unpack(stored: NDArray[Any]) -> NDArray[np.float32]:
-    """Kept values as float32 in 0 … 1."""
-    if stored.dtype == np.uint8:
-        values: NDArray[np.float32] = np.multiply(stored, np.float32(1 / 255), dtype=np.float32)
-        return values
-    return stored.astype(np.float32)
-
-
 def check_shape(shape: Sequence[int]) -> Shape3:
     """The shape, refused where it is not three positive whole numbers."""
-    if len(shape) != 3 or any(not isinstance(edge, int | np.integer) or edge < 1 for edge in shape):
-        raise OptionError(f"shape must be three positive whole numbers; got {tuple(shape)}.")
-    return int(shape[0]), int(shape[1]), int(shape[2])
+    edges = tuple(shape) if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str) else ()
+    if len(edges) != 3 or any(not isinstance(e, int | np.integer) or isinstance(e, bool) or e < 1 for e in edges):
+        raise OptionError(f"shape must be three positive whole numbers; got {edges or shape!r}.")
+    return int(edges[0]), int(edges[1]), int(edges[2])
 
 
 def check_packing(packing: str) -> None:
-    """Refuse a type that volumes are not kept in."""
+    """Refuse a type that volumes are not stored in."""
     if packing not in ("uint8", "float16"):
         raise OptionError(f"dtype must be 'uint8' or 'float16'; got {packing!r}.")

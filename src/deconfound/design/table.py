@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.errors import TableError
+from deconfound.errors import Fault, TableError
 
-# What BIDS tables and CSV readers leave in a text cell that holds nothing.
-MISSING_TEXT = frozenset({"", "n/a"})
+# What BIDS tables, CSV readers and NaN turned into text leave in a cell that holds nothing.
+MISSING_TEXT = frozenset({"", "n/a", "nan"})
+_LARGEST_INT = np.iinfo(np.int64).max
 
 
 class Table(Protocol):
@@ -31,34 +33,32 @@ def column_names(table: Table) -> list[str]:
     return [str(name) for name in table.keys()]  # noqa: SIM118 - iterating a DataFrame is not promised
 
 
-def absent(names: Sequence[str], available: Sequence[str], role: str) -> list[str]:
-    """One sentence for each name that the table does not have, with the nearest one that it has."""
+def absent_columns(names: Sequence[str], available: Sequence[str], role: str) -> list[Fault]:
+    """A fault for each name that the table does not have, with the nearest one that it has."""
     faults = []
     for name in names:
         if name not in available:
             near = difflib.get_close_matches(str(name), available, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(available) or 'nothing'}."
-            faults.append(f"{role} must be columns of the table; got {name!r}, which it lacks. {hint}")
+            text = f"{role} must be columns of the table; got {name!r}, which it lacks. {hint}"
+            faults.append(Fault("absent", str(name), text))
     return faults
 
 
+def absent(names: Sequence[str], available: Sequence[str], role: str) -> list[str]:
+    """The sentences of `absent_columns`."""
+    return [str(fault) for fault in absent_columns(names, available, role)]
+
+
 def read_columns(table: Table, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The named columns as one-dimensional arrays of one length."""
-    columns = {}
-    keys = {str(key): key for key in table.keys()}  # noqa: SIM118 - a DataFrame need not iterate over names
-    for name in dict.fromkeys(names):
-        values = _array(table[keys.get(name, name)], name)
-        if values.ndim != 1:
-            raise TableError(
-                f"column {name!r} must be one-dimensional; got shape {values.shape}. "
-                "Give each of its parts a name of its own."
-            )
-        if values.dtype.kind in "mMcV":
-            raise TableError(
-                f"column {name!r} must hold numbers, booleans or text; got dtype {values.dtype}. "
-                "Turn it into a number (years, say) first."
-            )
-        columns[name] = values
+    """The named columns as one-dimensional arrays of one length; see `as_column`."""
+    keys: dict[str, list[Any]] = {}
+    for key in table.keys():  # noqa: SIM118 - a DataFrame need not iterate over names
+        keys.setdefault(str(key), []).append(key)
+    twice = [name for name in names if len(keys.get(name, ())) > 1]
+    if twice:
+        raise TableError(Fault("shape", twice[0], f"a table must name each column once; got {twice[0]!r} twice."))
+    columns = {name: as_column(table[keys[name][0] if name in keys else name], name) for name in dict.fromkeys(names)}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         sizes = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -66,27 +66,80 @@ def read_columns(table: Table, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def _array(column: Any, name: str) -> NDArray[Any]:
+def as_column(column: Any, name: str) -> NDArray[Any]:
+    """Whatever holds one value per row, in one of four forms.
+
+    Whole numbers without a gap are integers, other numbers floats with NaN where a cell holds nothing; booleans without
+    a gap are bool; everything else is an object array of plain values with None where a cell holds nothing.
+    """
     if hasattr(column, "detach"):  # a tensor, wherever it is and whatever its graph
         column = column.detach().cpu()
+        column = column.float() if column.dtype.is_floating_point and column.dtype.itemsize < 4 else column
     try:
-        return np.asarray(column)
-    except ValueError as error:
-        raise TableError(f"column {name!r} must hold one value per row; got {error}.") from error
+        mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
+        values = np.asarray(column)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TableError(_one_value(name, f"{error}.")) from error
+    if values.ndim != 1:
+        raise TableError(
+            Fault(
+                "shape",
+                name,
+                f"column {name!r} must be one-dimensional; got shape {values.shape}.",
+                advice="Give each of its parts a name of its own.",
+            )
+        )
+    if values.dtype.kind == "V" and values.dtype.names is None and values.dtype.itemsize < 8:
+        values = values.astype(np.float64)  # bfloat16 and its like, which numpy itself does not know
+    if values.dtype.kind in "mMcVS":
+        raise TableError(_wrong_type(name, f"dtype {values.dtype}"))
+    if mask is not None and mask.any():
+        values = values.astype(object)
+        values[mask] = None
+    if values.dtype.kind in "biuf":
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
+    return from_cells(values.tolist(), name)
+
+
+def from_cells(cells: Iterable[Any], name: str) -> NDArray[Any]:
+    """A column of Python values in the forms of `as_column`."""
+    found = [None if is_missing(cell) else plain(cell) for cell in cells]
+    filled = [cell for cell in found if cell is not None]
+    if filled and all(isinstance(cell, bool) for cell in filled):
+        return np.array(found, dtype=bool if len(filled) == len(found) else object)
+    if filled and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in filled):
+        if len(filled) == len(found) and all(isinstance(c, int) and abs(c) <= _LARGEST_INT for c in filled):
+            return np.array(found, dtype=np.int64)
+        try:
+            return np.array([np.nan if cell is None else float(cell) for cell in found], dtype=np.float64)
+        except OverflowError as error:
+            raise TableError(_one_value(name, "a whole number too large for a float.")) from error
+    strange = [cell for cell in filled if not isinstance(cell, str | bool | int | float)]
+    if strange:
+        raise TableError(_wrong_type(name, repr(strange[0])))
+    column = np.empty(len(found), dtype=object)
+    column[:] = found
+    return column
 
 
 def is_missing(value: object) -> bool:
-    """Whether one cell holds nothing: None, NaN, a pandas NA, an empty text or BIDS' `n/a`."""
-    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+    """Whether one cell holds nothing: None, NaN, a pandas NA, a masked cell, an empty text, `n/a` or `nan`."""
+    if value is None or value is np.ma.masked or type(value).__name__ in {"NAType", "NaTType"}:
         return True
     if isinstance(value, str):
         return value.strip().lower() in MISSING_TEXT
-    return isinstance(value, float | np.floating) and bool(np.isnan(value))
+    if isinstance(value, float | np.floating | Decimal):
+        return bool(value != value)
+    return False
 
 
 def plain(value: Any) -> Any:
     """A cell as a plain Python value, so that levels compare equal whatever array they came from."""
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        return value.item()
+    if isinstance(value, Decimal):
+        return float(value)
+    return str(value) if isinstance(value, str) else value  # a subclass of str, such as an enumeration's, is text
 
 
 def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
@@ -99,27 +152,36 @@ def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
         for row, value in enumerate(values.tolist()):
             try:
                 numbers[row] = np.nan if is_missing(value) else float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 wrong.append(row)
         if wrong:
-            raise TableError(
-                f"numeric column {name!r} must hold numbers; got {plain(values[wrong[0]])!r} "
-                f"{in_rows(wrong)}. Pass types={{{name!r}: 'categorical'}} if its values are names."
-            )
+            got = plain(values[wrong[0]])
+            text = f"numeric column {name!r} must hold numbers; got {got!r} {in_rows(wrong)}."
+            advice = f"Pass types={{{name!r}: 'categorical'}} if its values are names."
+            raise TableError(Fault("type", name, text, got, tuple(wrong), advice=advice))
     infinite = np.flatnonzero(np.isinf(numbers))
     if infinite.size:
-        raise TableError(
-            f"numeric column {name!r} must be finite; got {numbers[infinite[0]]} {in_rows(infinite)}. "
-            "Correct these cells, or leave them empty and pass missing='mean'."
-        )
+        got = float(numbers[infinite[0]])
+        text = f"numeric column {name!r} must be finite; got {got} {in_rows(infinite)}."
+        advice = "Correct these cells, or leave them empty and {way}."
+        raise TableError(Fault("not finite", name, text, got, tuple(infinite.tolist()), "missing", advice))
     return numbers
 
 
 def in_rows(rows: Sequence[int] | NDArray[np.intp], shown: int = 5) -> str:
-    """`in row 3`, `in rows 3, 8` or `in 120 rows (3, 8, 9, 12, 15, …)`: the first few positions."""
+    """`in row 3`, `in rows 3, 8` or `in 120 rows (3, 8, 9, 12, 15, …)`: the first few positions, counted from 0."""
     first = ", ".join(str(int(row)) for row in rows[:shown])
     if len(rows) == 1:
         return f"in row {first}"
     if len(rows) <= shown:
         return f"in rows {first}"
     return f"in {len(rows)} rows ({first}, …)"
+
+
+def _one_value(name: str, got: str) -> Fault:
+    return Fault("shape", name, f"column {name!r} must hold one value per row; got {got}")
+
+
+def _wrong_type(name: str, got: str) -> Fault:
+    text = f"column {name!r} must hold numbers, booleans or text; got {got}."
+    return Fault("type", name, text, advice="Turn it into a number (years, say) or a text first.")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deconfound.data.source import Source
+from deconfound.data.sources import Source
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError
 from deconfound.methods import METHODS, method

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.data.files import digest, only_one, read_json, sweep, write_bytes, write_json, write_text
+from deconfound.data.files import file_digest, only_one, read_json, sweep, write_bytes, write_json, write_text
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.networks import build_network, hidden_features
@@ -120,7 +120,7 @@ def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, An
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
         "metrics": {key: _or_none(value) for key, value in performance(problem.task, logits, codes).items()},
-        "checkpoint_sha256": digest(folder / CHECKPOINT),
+        "checkpoint_sha256": file_digest(folder / CHECKPOINT),
         "seconds": round(time.monotonic() - start, 3),
     }
     write_json(folder / RESULT, result)  # the last file: a fold is finished when it is there

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.data.files import read_json
-from deconfound.data.source import Source
+from deconfound.data.sources import Source
 from deconfound.design import Design
 from deconfound.design.assumed import Assumed
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from deconfound.data.array_source import open_array
-from deconfound.data.source import Source
-from deconfound.data.table_source import TABLES, open_table
+from deconfound.data.sources import Source, open_array, open_table
+from deconfound.data.tables import TABLES
 from deconfound.errors import OptionError
 from deconfound.training.config import Data
 

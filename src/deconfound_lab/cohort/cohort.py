@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deconfound.data.cache import StoredVolumes, cache_root, digest, keep
-from deconfound.data.volumes import Packing, check_packing, pack, robust_scale, unpack
+from deconfound.data import StoredVolumes, cache_root, check_packing, digest, pack, robust_scale, store_volumes, unpack
+from deconfound.data.volumes import Packing
 from deconfound.errors import OptionError
 from deconfound_lab.cohort.effects import coefficients, load_template
 from deconfound_lab.cohort.people import People, draw_people
@@ -28,7 +28,7 @@ MIN_SIZE = 8
 
 
 class Cohort:
-    """Simulated people and their volumes; see `deconfound.data.source.Source`. Made by `simulate_cohort`.
+    """Simulated people and their volumes; see `deconfound.data.Source`. Made by `simulate_cohort`.
 
     Volumes are drawn when they are read; `keep` writes them to the cache once, and reads them from there.
 
@@ -83,7 +83,7 @@ class Cohort:
         digests = [digest([self.settings, row]) for row in range(len(self))]
         size = (self.size,) * 3
         with single_threaded(jobs):
-            kept = keep(
+            kept = store_volumes(
                 cache_root(cache), {"kind": "cohort"}, digests, size, self.dtype, self._packed,
                 what="simulating", jobs=jobs, progress=progress,
             )  # fmt: skip

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deconfound.data.nifti import need_nibabel
-from deconfound.data.progress import progress_bar
+from deconfound.data import need_nibabel, progress_bar
 from deconfound.errors import OptionError
 from deconfound_lab.cohort.anatomy import affine
 

@@ -1,0 +1,253 @@
+"""What a run reads from, samples by row number beside a table: columns of features, or an array in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.data.files import file_digest
+from deconfound.data.tables import Columns, join, join_positions, read_table
+from deconfound.design.table import absent, absent_columns, in_rows
+from deconfound.errors import Fault, TableError
+
+# Columns that name rows and people. Where they are numbers they are no features all the same.
+IDENTIFIERS = (
+    "id",
+    "participant",
+    "participant_id",
+    "patient",
+    "patient_id",
+    "person",
+    "person_id",
+    "rid",
+    "scan_id",
+    "session_id",
+    "subject",
+    "subject_id",
+)
+_NUMBERS_AT_ONCE = 2**24
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Samples and their table. Tables of features, arrays, and folders of scans all look like this to a run.
+
+    Attributes:
+        table: Column name → values, one per sample.
+        shape: The shape of one sample, without the batch axis.
+        fingerprint: A digest of the content: a run that is resumed refuses other data.
+    """
+
+    table: Mapping[str, Any]
+    shape: tuple[int, ...]
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """The samples of these rows, float32, `(len(rows), *shape)`."""
+        ...
+
+
+class ArraySource:
+    """Samples along the first axis of an array, memory-mapped where it is a file of its own; see `Source`.
+
+    Attributes:
+        names: One for each feature where the array holds columns of a table; else empty.
+    """
+
+    def __init__(self, values: NDArray[Any], table: Columns, fingerprint: str, names: Sequence[str] = ()) -> None:
+        self.values = values
+        self.names = tuple(names)
+        self.table: Mapping[str, Any] = table
+        self.shape: tuple[int, ...] = values.shape[1:]
+        self.fingerprint = fingerprint
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """The samples of these rows as float32, NaN where a cell is empty."""
+        return np.asarray(self.values[rows], dtype=np.float32)
+
+
+def check_finite(source: Source, missing: Literal["error", "mean"] = "error", setting: str = "missing") -> None:
+    """Refuse samples with infinite values, and with NaN unless NaN means the mean: one rule for all sources.
+
+    Args:
+        source: Read a part at a time.
+        missing: "mean" accepts NaN, except where a sample has nothing else.
+        setting: What the option is called where the user sets it.
+    """
+    names: Sequence[str] = getattr(source, "names", ())
+    size = max(1, int(np.prod(source.shape)))
+    empty: list[int] = []
+    infinite: list[int] = []
+    where = ""
+    for start in range(0, len(source), max(1, _NUMBERS_AT_ONCE // size)):
+        rows: NDArray[Any] = np.arange(start, min(len(source), start + max(1, _NUMBERS_AT_ONCE // size)))
+        flat = source.read(rows).reshape(len(rows), -1)
+        no_number, endless = np.isnan(flat), np.isinf(flat)
+        bad = no_number.any(1) if missing == "error" else no_number.all(1)
+        empty += rows[bad].tolist()
+        infinite += rows[endless.any(1)].tolist()
+        wrong = endless | (no_number if missing == "error" else no_number & bad[:, None])
+        if not where and wrong.any():
+            first = int(np.argwhere(wrong)[0][1])
+            where = f" (the first: {names[first]!r})" if names else ""
+    faults = []
+    if infinite:
+        text = f"samples must be finite; got infinite values {in_rows(infinite)}{where}."
+        faults.append(Fault("not finite", "", text, rows=tuple(infinite), advice="Leave these rows out."))
+    if empty:
+        what = "an empty value" if missing == "error" else "nothing but empty values"
+        text = f"samples must be filled in every row; got {what} {in_rows(empty)}{where}."
+        advice = "Fill or leave out these rows."
+        advice += f" With {setting}: mean, an empty value is the mean of the training rows." * (missing == "error")
+        faults.append(Fault("missing", "", text, rows=tuple(empty), advice=advice))
+    if faults:
+        raise TableError(faults)
+
+
+def open_table(
+    path: str | Path,
+    *,
+    table: str | Path | None = None,
+    id: str | None = None,
+    features: Sequence[str] | None = None,
+    roles: Iterable[str] = (),
+) -> ArraySource:
+    """Open a table of features.
+
+    Args:
+        path: CSV, TSV or Parquet, one row per sample.
+        table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used.
+        id: The column that joins the two; it is kept as text. The one they share if None.
+        features: Columns or globs of `path`; every numeric column without a role if None, except those that are
+            called like names of rows or people (`IDENTIFIERS`).
+        roles: Columns with another role (labels, confounds, person, …), which are never features by default.
+    """
+    path = Path(path)
+    people = None if table is None else read_table(table, [id] if id else [])
+    if people is not None and id is None:
+        id = _shared(path, read_table(path), Path(str(table)), people)
+        people = read_table(str(table), [id])
+    content = read_table(path, [id] if id else [])
+    if people is not None:
+        assert id is not None
+        content, people = join(path, content, Path(str(table)), people, id)
+    elif id in content:
+        join_positions(path, content[id], id)
+    chosen = _features(path, content, features, {*roles, *([id] if id else [])})
+    values = np.column_stack([content[name].astype(np.float32) for name in chosen])
+    everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
+    return ArraySource(values, everything, _fingerprint([path, *([Path(str(table))] if table else [])]), chosen)
+
+
+def open_array(
+    path: str | Path, *, table: str | Path | None, id: str | None = None, array: str | None = None
+) -> ArraySource:
+    """Open an array and its table.
+
+    Args:
+        path: NPY `(n, …)`, or NPZ with such an array and, where the rows are in another order, one of ids.
+        table: One row per sample.
+        id: The column of `table`, and the name of the NPZ's array of ids, that join the two.
+        array: Which array of the NPZ holds the samples, where it has several.
+    """
+    path = Path(path)
+    if table is None:
+        raise TableError(f"data.table must be given beside {path.name}; got none. An array has no columns of its own.")
+    if not path.is_file():
+        raise TableError(f"{path} must be a file; got nothing there. Check the path.")
+    columns = read_table(table, [id] if id else [])
+    digest = _fingerprint([path, Path(table)])
+    values, names = _load(path, array, id)
+    if values.ndim < 2 or values.dtype.kind not in "biuf":
+        raise TableError(f"{path} must hold numbers of shape (samples, …); got shape {values.shape} of {values.dtype}.")
+    if names is not None:
+        faults = absent_columns([str(id)], list(columns), f"data.id in {Path(table).name}")
+        if faults:
+            raise TableError(faults)
+        place = join_positions(path, names, str(id))
+        join_positions(Path(table), columns[str(id)], str(id))
+        missing = [name for name in columns[str(id)].tolist() if name not in place]
+        if missing:
+            raise TableError(
+                f"{path} must hold a sample for every {id!r} of {Path(table).name}; got none for {missing[0]!r} "
+                f"({len(missing)} are absent)."
+            )
+        values = values[[place[name] for name in columns[str(id)].tolist()]]
+    rows = len(next(iter(columns.values())))
+    if rows != len(values):
+        raise TableError(
+            f"{path.name} and {Path(table).name} must have as many rows; got {len(values)} and {rows}. Join them with "
+            "data.id and an array of ids in an NPZ."
+        )
+    return ArraySource(values, columns, digest)
+
+
+def _load(path: Path, array: str | None, id: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded, None
+        with loaded:
+            names = loaded[id].astype(str).astype(object) if id in loaded.files else None
+            choices = [name for name in loaded.files if name != id]
+            chosen = array if array is not None else choices[0] if len(choices) == 1 else None
+            if chosen in loaded.files:
+                return loaded[chosen], names
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        why = str(error).rstrip(".")
+        raise TableError(f"{path} must hold plain arrays of numbers; got {why}. Save it without objects.") from error
+    raise TableError(f"data.array must be one of {', '.join(choices)} in {path.name}; got {array!r}.")
+
+
+def _fingerprint(paths: Sequence[Path]) -> str:
+    """A digest of the content of files, whatever they are called."""
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(bytes.fromhex(file_digest(path)))
+    return whole.hexdigest()
+
+
+def _features(path: Path, content: Columns, wanted: Sequence[str] | None, taken: set[str]) -> list[str]:
+    numeric = [name for name, column in content.items() if column.dtype.kind in "biuf"]
+    if wanted is None:
+        chosen = [name for name in numeric if name not in taken and name.lower() not in IDENTIFIERS]
+        if not chosen:
+            raise TableError(f"{path} must have numeric columns for features; got {', '.join(content)}.")
+        return chosen
+    faults, found = [], []
+    for pattern in wanted:
+        hits = [pattern] if pattern in content else [name for name in content if fnmatchcase(name, pattern)]
+        faults += absent([pattern], list(content), "data.features") if not hits else []
+        found += [name for name in hits if name not in taken or name == pattern]
+    faults += [
+        f"data.features must be columns of numbers; got {name!r}, which holds {content[name].tolist()[0]!r}."
+        for name in dict.fromkeys(found)
+        if name not in numeric
+    ]
+    if not wanted:
+        faults.append("data.features must name at least one column; got none. Leave it out for all columns of numbers.")
+    if faults:
+        raise TableError("\n".join(faults))
+    return list(dict.fromkeys(found))
+
+
+def _shared(path: Path, content: Columns, table: Path, people: Columns) -> str:
+    both = [name for name in people if name in content]
+    if len(both) != 1:
+        what = f"{', '.join(both)}" if both else "none"
+        raise TableError(
+            f"{path.name} and {table.name} must share one column to be joined by; got {what}. Set data.id."
+        )
+    return both[0]

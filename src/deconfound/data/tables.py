@@ -1,0 +1,107 @@
+"""The one reader of tables (text, Parquet, DataFrames and mappings), and what joins two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.data.delimited import read_delimited
+from deconfound.design.table import Table, absent_columns, column_names, in_rows, is_missing, read_columns
+from deconfound.errors import TableError, need
+
+Columns = dict[str, NDArray[Any]]
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+# So many faults of one kind are named, the others counted.
+SHOWN = 5
+
+
+def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str] = ()) -> Columns:
+    """The columns of a table: a file (CSV, TSV, TXT, Parquet), a DataFrame or a mapping.
+
+    Numbers are int64 or float64 with NaN where a cell holds nothing, TRUE and FALSE are booleans, the rest is text with
+    None where a cell holds nothing: where it is empty, `n/a` or `nan`, and among numbers also NA, NULL, None, #N/A or a
+    point, which other programs write.
+
+    Args:
+        table: A path, or a table that is already in memory.
+        text: Columns that stay text, so that an id keeps its zeros.
+
+    Example:
+        >>> read_table({"age": [61, None], "site": ["A", "n/a"]})
+        {'age': array([61., nan]), 'site': array(['A', None], dtype=object)}
+    """
+    if not isinstance(table, str | Path):
+        columns = read_columns(table, column_names(table))
+        return {name: _as_text(column) if name in text else column for name, column in columns.items()}
+    path = Path(table)
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "nothing there"
+        raise TableError(f"{path} must be a file; got {what}. Check the path.")
+    kind = path.suffix.lower()
+    if kind not in TABLES:
+        raise TableError(
+            f"{path} must end in {', '.join(TABLES)}; got {kind or 'no ending'!r}. Save the table as one of these."
+        )
+    columns = _read_parquet(path, text) if kind == ".parquet" else read_delimited(path, text)
+    if not columns or not len(next(iter(columns.values()))):
+        raise TableError(f"{path} must have at least one row; got none.")
+    return columns
+
+
+def _read_parquet(path: Path, text: Sequence[str]) -> Columns:
+    pandas = need("pandas", "tables")
+    try:
+        return read_table(pandas.read_parquet(path), text)
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from error
+    except (ValueError, OSError, ImportError) as error:  # pyarrow's own kinds are among these
+        raise TableError(f"{path} must be Parquet that can be read; got {error}. Save it again, or as CSV.") from error
+
+
+def _as_text(column: NDArray[Any]) -> NDArray[Any]:
+    """Every cell as text without blanks around it, None where it holds nothing."""
+    return np.array([None if is_missing(cell) else str(cell).strip() for cell in column.tolist()], dtype=object)
+
+
+def join(path: Path, content: Columns, table_path: Path, people: Columns, id: str) -> tuple[Columns, Columns]:
+    """The rows that both tables have, in the order of the table of people."""
+    for where, columns in ((path, content), (table_path, people)):
+        faults = absent_columns([id], list(columns), f"data.id in {where.name}")
+        if faults:
+            raise TableError(faults)
+    place = join_positions(path, content[id], id)
+    join_positions(table_path, people[id], id)
+    both = np.array([row for row, name in enumerate(people[id].tolist()) if name in place], dtype=np.intp)
+    if not both.size:
+        first, other = content[id].tolist()[0], people[id].tolist()[0]
+        raise TableError(
+            f"{path.name} and {table_path.name} must share values of {id!r}; got none in common "
+            f"({first!r} there, {other!r} here)."
+        )
+    order = np.array([place[name] for name in people[id][both].tolist()], dtype=np.intp)
+    return {name: column[order] for name, column in content.items()}, {
+        name: column[both] for name, column in people.items()
+    }
+
+
+def join_positions(path: Path, names: NDArray[Any], id: str) -> dict[Any, int]:
+    """The row of each id, each of which must be there once."""
+    rows: dict[Any, list[int]] = {}
+    for row, name in enumerate(names.tolist()):
+        rows.setdefault(None if is_missing(name) else name, []).append(row)
+    faults = [
+        f"{'an empty cell' if name is None else repr(name)} {in_rows(where)}"
+        for name, where in rows.items()
+        if name is None or len(where) > 1
+    ]
+    if faults:
+        more = f" and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise TableError(
+            f"{path} must hold every {id!r} once; got {', '.join(faults[:SHOWN])}{more}. Use an id that names each "
+            "row, such as that of the scan."
+        )
+    return {name: where[0] for name, where in rows.items()}
