@@ -114,9 +114,9 @@ def test_parquet_is_read_like_csv(files):
         ),
         (
             ["twice.csv", "--confounds", "age", "--table", "people.tsv", "--id", "scan"],
-            "every 'scan' once; got '0001' in lines 2 and 3",
+            "every 'scan' once; got '0001' in rows 0, 1",
         ),
-        (["uneven.csv", "--confounds", "age"], "3 cells in every line, parted by the comma; got 2 in line 3"),
+        (["uneven.csv", "--confounds", "age"], "3 cells in every line, separated by the comma; got 2 in line 3"),
         (["all.csv", "--confounds", "age", "--type", "age"], "--type must be NAME=VALUE; got 'age'"),
         (
             ["all.csv", "--confounds", "age", "--model", "a=logit", "--model", "a=other"],
@@ -128,7 +128,7 @@ def test_parquet_is_read_like_csv(files):
         ),
         (["single.npy", "--confounds", "age", "--table", "people.tsv"], "must hold arrays with one row per sample"),
         (["rows.npy", "--confounds", "age"], "must stand beside a table of people; got arrays alone. Give it with --t"),
-        (["all.xlsx", "--confounds", "age"], "must end in .csv, .tsv, .parquet, .npy or .npz; got '.xlsx'"),
+        (["all.xlsx", "--confounds", "age"], "must end in .csv, .tsv, .txt, .parquet, .npy or .npz; got '.xlsx'"),
         (["all.csv", "--confounds", "age", "--out", "all.csv"], "--out must be a folder that can be written"),
     ],
 )

@@ -34,7 +34,7 @@ def test_a_second_opening_reads_no_scan(tmp_path, monkeypatch):
 
 def test_files_that_have_settled_are_not_hashed_again(tmp_path, monkeypatch):
     root = write_bids(tmp_path / "bids", people=4)
-    monkeypatch.setattr("deconfound.data.cache._UNCHANGED_FOR_NS", -(10**12))
+    monkeypatch.setattr("deconfound.data.files._UNCHANGED_FOR_NS", -(10**12))
     opened(root, tmp_path)
     monkeypatch.setattr("hashlib.file_digest", lambda *_: pytest.fail("hashed again"))
     assert opened(root, tmp_path).made == 0

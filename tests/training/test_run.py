@@ -155,7 +155,7 @@ def test_features_and_people_are_joined_by_id_in_the_order_of_the_people(tmp_pat
             "data.features must be columns of the table; got 'f9', which it lacks. It has: id, person",
         ),
         ({"features": ["dx"]}, "data.features must be columns of numbers; got 'dx', which holds 'control'"),
-        ({"table": "people.csv"}, "must hold every 'id' once; got '0001' in lines 3 and 4"),
+        ({"table": "people.csv"}, "must hold every 'id' once; got '0001' in rows 1, 2"),
         ({"source": "table.doc"}, "data.source must be a table"),
     ],
 )

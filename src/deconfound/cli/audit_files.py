@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data import join_positions, read_table
+from deconfound.data import TABLES, join_positions, read_table
 from deconfound.design.table import absent, in_rows, is_missing
 from deconfound.errors import TableError
 
@@ -43,6 +43,10 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
     kind = path.suffix.lower()
     if kind in (".npy", ".npz"):
         return Content(path, {}, _arrays(path))
+    if kind not in TABLES:
+        raise TableError(
+            f"{path} must end in {', '.join(TABLES)}, .npy or .npz; got {kind or 'no ending'!r}. Save it as one."
+        )
     return Content(path, read_table(path, text), {})
 
 

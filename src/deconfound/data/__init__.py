@@ -11,13 +11,13 @@ if TYPE_CHECKING:
         StoredVolumes,
         VolumeFault,
         cache_root,
-        digest,
-        file_digests,
         store_volumes,
         unpack,
     )
     from deconfound.data.files import (
+        digest,
         file_digest,
+        file_digests,
         hold,
         only_one,
         read_checked,
@@ -32,22 +32,23 @@ if TYPE_CHECKING:
     from deconfound.data.progress import progress_bar
     from deconfound.data.scans import Scans, open_scans
     from deconfound.data.sources import ArraySource, Source, check_finite, open_array, open_table
-    from deconfound.data.tables import join_positions, read_table
+    from deconfound.data.tables import TABLES, join_positions, read_table
     from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
 
 _FILES = {
-    "cache": "CachedSet StoredVolumes VolumeFault cache_root digest file_digests store_volumes unpack",
-    "files": "file_digest hold only_one read_checked read_json sweep write_bytes write_checked write_json write_text "
-    "writing",
+    "cache": "CachedSet StoredVolumes VolumeFault cache_root store_volumes unpack",
+    "files": "digest file_digest file_digests hold only_one read_checked read_json sweep write_bytes write_checked "
+    "write_json write_text writing",
     "progress": "progress_bar",
     "scans": "Scans open_scans",
     "sources": "ArraySource Source check_finite open_array open_table",
-    "tables": "join_positions read_table",
+    "tables": "TABLES join_positions read_table",
     "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names.split()}
 
 __all__ = [
+    "TABLES",
     "ArraySource",
     "CachedSet",
     "Packing",

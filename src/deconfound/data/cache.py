@@ -8,14 +8,11 @@ one write the same bytes, so no lock is needed to be right; the lock here only s
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
-import stat
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,13 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.files import ABANDONED_AFTER_S, file_digest, hold, sweep, writing
+from deconfound.data.files import ABANDONED_AFTER_S, digest, hold, sweep, writing
 from deconfound.data.progress import progress_bar
 from deconfound.errors import OptionError
 
 FORMAT = 1
-# A file that was written this recently may change again without a visible change of its times.
-_UNCHANGED_FOR_NS = 2_000_000_000
 
 
 class VolumeFault(Exception):
@@ -108,11 +103,6 @@ def cache_root(given: str | Path | None = None) -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "deconfound" / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deconfound"
-
-
-def digest(value: object) -> str:
-    """A name for a plain value: equal values have equal names on every machine."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def store_volumes(
@@ -265,37 +255,3 @@ def _header(shape: tuple[int, ...], dtype: str) -> bytes:
     description = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_2_0(buffer, description)
     return buffer.getvalue()
-
-
-def file_digests(paths: Sequence[Path], root: Path, jobs: int) -> list[str]:
-    """The digest of each file's bytes, remembered in the cache as long as its size and times stay the same."""
-    memory = root / "seen" / f"{digest([os.path.abspath(path) for path in paths])[:32]}.json"
-    try:
-        seen = json.loads(memory.read_text())
-        before = dict(zip(map(str, paths), seen, strict=True))
-    except (OSError, ValueError, TypeError, RecursionError):
-        before = {}
-    now = time.time_ns()
-
-    def one(path: Path) -> tuple[list[int], str]:
-        try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
-                return [0, 0, 0], f"unreadable: no plain file {path}"
-            stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-            known = before.get(str(path))
-            if known and known[0] == stamp:
-                return stamp, str(known[1])
-            return (stamp if now - max(stamp[1:]) > _UNCHANGED_FOR_NS else [0, 0, 0]), file_digest(path)
-        except (OSError, ValueError, RuntimeError) as error:
-            return [0, 0, 0], f"unreadable {getattr(error, 'strerror', None) or error} {path}"
-
-    with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(one, paths))
-    if any(before.get(str(path)) != list(entry) for path, entry in zip(paths, found, strict=True)):
-        with contextlib.suppress(OSError):  # the next opening hashes the files again
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            sweep(memory.parent, ABANDONED_AFTER_S)
-            with writing(memory) as file:
-                file.write(json.dumps(found).encode())
-    return [content for _, content in found]

@@ -55,13 +55,15 @@ def typed(cells: Sequence[str], decimal: str = ".", as_text: bool = False) -> ND
             return quick
     stripped = [None if is_missing(cell) else cell.strip() for cell in cells]
     filled = {cell for cell in stripped if cell is not None}
-    if as_text or not filled:
+    if as_text:
         return np.array(stripped, dtype=object)
+    if not filled:
+        return np.full(len(stripped), np.nan)
     if all(cell.lower() in _BOOLEANS for cell in filled):
         truths = [None if cell is None else _BOOLEANS[cell.lower()] for cell in stripped]
         return np.array(truths, dtype=object if None in truths else bool)
     found = [_number(cell, decimal) for cell in stripped]
-    if any(number is None for number in found) or all(number != number for number in found):
+    if any(number is None for number in found) or all(number != number for number in found):  # a site called NA
         return np.array(stripped, dtype=object)
     if all(isinstance(number, int) for number in found):
         return np.array(found, dtype=np.int64)
@@ -76,8 +78,7 @@ def _plain_numbers(cells: Sequence[str]) -> NDArray[Any] | None:
         except (ValueError, OverflowError):
             continue
         whole = "".join(cells)  # Python takes 1_000 and other alphabets' digits for numbers
-        usable = "_" not in whole and whole.isascii() and not np.isnan(numbers).all()
-        return numbers if usable else None
+        return numbers if "_" not in whole and whole.isascii() else None
     return None
 
 

@@ -9,7 +9,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +21,8 @@ _MARK = b"deconfound sha256 "
 _HALF_WRITTEN = ".*.part"
 # A file that is still being written is younger than this; an older one was left by a process that died.
 ABANDONED_AFTER_S = 6 * 3600
+# A file that was written this recently may change again without a visible change of its times.
+_UNCHANGED_FOR_NS = 2_000_000_000
 
 
 @contextmanager
@@ -106,6 +109,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def digest(value: object) -> str:
+    """A name for a plain value: equal values have equal names on every machine."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def sweep(folder: Path, older_than_s: float = 0.0) -> None:
     """Remove what a killed process left half-written.
 
@@ -164,6 +172,40 @@ def only_one(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder / ".lock"):
         yield
+
+
+def file_digests(paths: Sequence[Path], root: Path, jobs: int) -> list[str]:
+    """The digest of each file's bytes, remembered in the cache as long as its size and times stay the same."""
+    memory = root / "seen" / f"{digest([os.path.abspath(path) for path in paths])[:32]}.json"
+    try:
+        seen = json.loads(memory.read_text())
+        before = dict(zip(map(str, paths), seen, strict=True))
+    except (OSError, ValueError, TypeError, RecursionError):
+        before = {}
+    now = time.time_ns()
+
+    def one(path: Path) -> tuple[list[int], str]:
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+                return [0, 0, 0], f"unreadable: no plain file {path}"
+            stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            known = before.get(str(path))
+            if known and known[0] == stamp:
+                return stamp, str(known[1])
+            return (stamp if now - max(stamp[1:]) > _UNCHANGED_FOR_NS else [0, 0, 0]), file_digest(path)
+        except (OSError, ValueError, RuntimeError) as error:
+            return [0, 0, 0], f"unreadable {getattr(error, 'strerror', None) or error} {path}"
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = list(pool.map(one, paths))
+    if any(before.get(str(path)) != list(entry) for path, entry in zip(paths, found, strict=True)):
+        with contextlib.suppress(OSError):  # the next opening hashes the files again
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            sweep(memory.parent, ABANDONED_AFTER_S)
+            with writing(memory) as file:
+                file.write(json.dumps(found).encode())
+    return [content for _, content in found]
 
 
 def _flush_folder(folder: Path) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.bids import TEXT, Listing, gather, list_bids, list_paths
-from deconfound.data.cache import StoredVolumes, cache_root, digest, file_digests, store_volumes
+from deconfound.data.cache import StoredVolumes, cache_root, store_volumes
+from deconfound.data.files import digest, file_digests
 from deconfound.data.tables import read_table
 from deconfound.data.volumes import (
     Fit,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.delimited import read_delimited
-from deconfound.design.table import Table, absent_columns, column_names, in_rows, is_missing, read_columns
+from deconfound.design.table import Table, absent_columns, column_names, from_cells, in_rows, is_missing, read_columns
 from deconfound.errors import TableError, need
 
 Columns = dict[str, NDArray[Any]]
@@ -36,7 +36,10 @@ def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str
     """
     if not isinstance(table, str | Path):
         columns = read_columns(table, column_names(table))
-        return {name: _as_text(column) if name in text else column for name, column in columns.items()}
+        return {
+            name: _as_text(cells) if name in text else cells if cells.dtype.kind in "biuf" else from_cells(cells, name)
+            for name, cells in columns.items()
+        }
     path = Path(table)
     if not path.is_file():
         what = "a folder" if path.is_dir() else "nothing there"

@@ -1,8 +1,26 @@
 """Table → metadata: which columns are removed and which are kept, and how they become numbers. Numpy only."""
 
+from deconfound.design.codecs import Kind, Policy
 from deconfound.design.design import Design
 from deconfound.design.diagnosis import Diagnosis
 from deconfound.design.fitted import Column
-from deconfound.design.terms import Interaction, Polynomial, Spline
+from deconfound.design.notes import Assumed, DesignNote
+from deconfound.design.table import Table
+from deconfound.design.terms import Interaction, Polynomial, Spline, Term, as_term, sources
 
-__all__ = ["Column", "Design", "Diagnosis", "Interaction", "Polynomial", "Spline"]
+__all__ = [
+    "Assumed",
+    "Column",
+    "Design",
+    "DesignNote",
+    "Diagnosis",
+    "Interaction",
+    "Kind",
+    "Policy",
+    "Polynomial",
+    "Spline",
+    "Table",
+    "Term",
+    "as_term",
+    "sources",
+]

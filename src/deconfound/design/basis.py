@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from deconfound.design.codecs import Codec, Coded, NumericCodec
-from deconfound.design.terms import Interaction, Linear, Polynomial, Spline, Term, from_data, to_data
-from deconfound.errors import TableError
+from deconfound.design.codecs import Codec, Coded, NumericCodec, weighted_moments
+from deconfound.design.terms import Interaction, Linear, Polynomial, Spline, Term, from_data, sources, to_data
+from deconfound.errors import Fault, TableError
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,46 @@ class FittedTerm:
     ) -> NDArray[Any]:
         """`(n, k)`: the term's columns, centred and scaled; `fill` where a source has no value."""
         raw, index = _raw(self.term, self.knots, self.factors, coded)
-        rows = (raw - np.array(self.mean)) / np.array(self.sd)
-        rows = np.where(np.isnan(rows), fill, rows).astype(dtype)
-        return rows if index is None else rows[index]
+        if index is None:
+            return self._scaled(raw, fill, dtype)
+        key = (str(fill), np.dtype(dtype).str)
+        if key not in self._of_levels:  # the levels of a column do not change with the rows
+            self._of_levels[key] = self._scaled(raw, fill, dtype)
+        return self._of_levels[key][index]
+
+    def _scaled(self, raw: NDArray[np.float64], fill: float, dtype: DTypeLike) -> NDArray[Any]:
+        mean, sd = self._moments
+        rows = (raw - mean) / sd
+        return np.where(np.isnan(rows), fill, rows).astype(dtype)
+
+    @cached_property
+    def _of_levels(self) -> dict[tuple[str, str], NDArray[Any]]:
+        return {}
+
+    @cached_property
+    def _moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return np.array(self.mean), np.array(self.sd)
 
 
-def fit_term(term: Term, codecs: Mapping[str, Codec], coded: Mapping[str, Coded]) -> FittedTerm:
-    """Learn a term's knots, means and scales from the coded training columns."""
+def fit_term(
+    term: Term, codecs: Mapping[str, Codec], coded: Mapping[str, Coded], weight: NDArray[np.float64]
+) -> FittedTerm:
+    """Learn a term's knots from the coded training columns, and its means and scales under the weights `(n,)`."""
     factors: tuple[FittedTerm, ...] = ()
     knots: tuple[float, ...] = ()
     if isinstance(term, Interaction):
-        factors = tuple(fit_term(factor, codecs, coded) for factor in term.factors)
+        factors = tuple(fit_term(factor, codecs, coded, weight) for factor in term.factors)
     elif isinstance(term, Spline):
         knots = _knots(term, codecs, coded)
     elif isinstance(term, Polynomial):
         _require_numeric(term, codecs)
     raw, index = _raw(term, knots, factors, coded)
     raw = raw if index is None else raw[index]
-    mean, sd = np.nanmean(raw, axis=0), np.nanstd(raw, axis=0)
+    if np.isinf(raw).any():
+        name = sources(term)[0]
+        text = f"{term} must be finite in the training rows; got values of {name!r} too far from each other."
+        raise TableError(Fault("not finite", name, text, advice="Correct them, or use a lower power."))
+    mean, sd = weighted_moments(raw, weight)
     sd[sd < 1e-12] = 1.0
     unit = sd * _units(term, codecs, factors)
     labels = _labels(term, codecs, factors)
@@ -100,17 +123,17 @@ def _knots(term: Spline, codecs: Mapping[str, Codec], coded: Mapping[str, Coded]
     if len(np.unique(knots)) < len(knots):
         knots = np.quantile(np.unique(x), levels)
     if len(np.unique(x)) < term.df + 1:
-        raise TableError(
-            f"{term} must have at least {term.df + 1} distinct values in column {term.column!r}; "
-            f"got {len(np.unique(x))}. Use a smaller df, or the plain column."
-        )
+        text = f"{term} must have at least {term.df + 1} distinct values in column {term.column!r}; "
+        text += f"got {len(np.unique(x))}."
+        raise TableError(Fault("too few", term.column, text, advice="Use a smaller df, or the plain column."))
     return tuple(float(knot) for knot in knots)
 
 
 def _require_numeric(term: Polynomial | Spline, codecs: Mapping[str, Codec]) -> None:
     codec = codecs[term.column]
     if not isinstance(codec, NumericCodec):
-        raise TableError(f"{term} must stand on a numeric column; got {term.column!r}, which is {codec.kind}.")
+        text = f"{term} must stand on a numeric column; got {term.column!r}, which is {codec.kind}."
+        raise TableError(Fault("type", term.column, text))
 
 
 def _units(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, ...]) -> NDArray[np.float64]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from deconfound.design.notes import Assumed, DesignNote
 from deconfound.design.table import as_numbers, in_rows, is_missing, plain
-from deconfound.errors import DeconfoundWarning, OptionError, TableError
+from deconfound.errors import Fault, OptionError, TableError
 
 Kind = Literal["numeric", "boolean", "categorical"]
 Policy = Literal["error", "mean"]
 KINDS: tuple[Kind, ...] = ("numeric", "boolean", "categorical")
 
-# An integer column with so few distinct values may be a code for sites rather than a quantity.
+# An integer column with so few distinct values may be a code for sites rather than a numeric column.
 SUSPICIOUS_LEVELS = range(3, 21)
 
 
@@ -48,7 +50,7 @@ class Coded:
 
 @dataclass(frozen=True)
 class NumericCodec:
-    """A quantity: one number per row, centred and scaled by the training rows."""
+    """A numeric column: one number per row, centred and scaled by the training rows."""
 
     name: str
     mean: float
@@ -58,7 +60,7 @@ class NumericCodec:
     def encode(self, values: NDArray[Any], unseen: Policy) -> Coded:
         """`(n, 1)`: (value − mean) / sd."""
         numbers = as_numbers(values, self.name)
-        return Coded(((numbers - self.mean) / self.sd)[:, None], None, np.flatnonzero(np.isnan(numbers)))
+        return Coded(((numbers - self.mean) / self.sd)[:, None], None, np.isnan(numbers).nonzero()[0])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -88,22 +90,30 @@ class LevelCodec:
     kind: Kind = "categorical"
 
     def encode(self, values: NDArray[Any], unseen: Policy) -> Coded:
-        """`(n, levels − 1)`: 1 where the row has the level, 0 elsewhere."""
-        lookup = _Codes((level, code) for code, level in enumerate(self.levels))
-        codes = np.fromiter(map(lookup.__getitem__, values.tolist()), dtype=np.intp, count=len(values))
-        unknown = np.flatnonzero(codes < 0)
+        """`(n, levels − 1)`: 1 where the row has the level, 0 elsewhere; the last distinct row is for no level."""
+        codes = np.fromiter(map(self._codes.__getitem__, values.tolist()), dtype=np.intp, count=len(values))
+        unknown = (codes < 0).nonzero()[0]
+        if not unknown.size:
+            return Coded(self._distinct, codes, unknown)
         empty = np.array([is_missing(values[row]) for row in unknown], dtype=bool)
         strangers = unknown[~empty]
         if strangers.size and unseen == "error":
-            raise TableError(
-                f"column {self.name!r} must hold levels seen in fit ({_listed(self.levels)}); "
-                f"got {plain(values[strangers[0]])!r} {in_rows(strangers)}. Leave these rows out, "
-                "or pass unseen='mean' to treat them as the average of the training rows."
-            )
+            got = plain(values[strangers[0]])
+            known = f"column {self.name!r} must hold levels seen in fit ({_listed(self.levels)})"
+            advice = "Leave these rows out, or {way} to treat them as the average of the training rows."
+            text = f"{known}; got {got!r} {in_rows(strangers)}."
+            raise TableError(Fault("unseen", self.name, text, got, tuple(strangers.tolist()), "unseen", advice))
+        codes[unknown] = len(self.levels)
+        return Coded(self._distinct, codes, unknown[empty])
+
+    @cached_property
+    def _codes(self) -> _Codes:
+        return _Codes((level, code) for code, level in enumerate(self.levels))
+
+    @cached_property
+    def _distinct(self) -> NDArray[np.float64]:
         rows = np.eye(len(self.levels))[:, 1:]
-        unknown_row = np.full((1, rows.shape[1]), np.nan)
-        codes[unknown] = len(rows)
-        return Coded(np.concatenate([rows, unknown_row]), codes, unknown[empty])
+        return np.concatenate([rows, np.full((1, rows.shape[1]), np.nan)])
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -121,57 +131,92 @@ class LevelCodec:
 Codec = NumericCodec | LevelCodec
 
 
-def fit_codec(name: str, values: NDArray[Any], forced: Kind | None, missing: Policy) -> Codec:
-    """Infer the kind of a column and learn its mean and sd, or its levels."""
-    kind = forced or _infer(name, values)
+def assumed(codecs: Mapping[str, Codec], columns: Mapping[str, NDArray[Any]]) -> tuple[Assumed, ...]:
+    """Every value of these columns that their codecs do not know, in the order of the columns and rows."""
+    found: list[Assumed] = []
+    for name, values in columns.items():
+        coded = codecs[name].encode(values, "mean")
+        unknown = coded.missing if coded.index is None else np.flatnonzero(coded.index == len(coded.distinct) - 1)
+        places: dict[Any, list[int]] = {}
+        for row in unknown.tolist():
+            value = plain(values[row])
+            places.setdefault(None if is_missing(value) else value, []).append(row)
+        found += [Assumed(name, value, tuple(rows)) for value, rows in places.items()]
+    return tuple(found)
+
+
+def fit_codec(
+    name: str, values: NDArray[Any], forced: Kind | None, missing: Policy, weight: NDArray[np.float64]
+) -> tuple[Codec, list[DesignNote]]:
+    """Infer the kind of a column and learn its mean and sd, or its levels; with what should be known about it.
+
+    Args:
+        name: Of the column.
+        values: `(n,)`.
+        forced: The kind, where the user names it.
+        missing: Whether empty cells are an error.
+        weight: `(n,)`, which the mean and sd of a numeric column are taken under.
+    """
+    kind, notes = (forced, []) if forced else _infer(name, values)
     if kind == "numeric":
         numbers = as_numbers(values, name)
         _refuse_missing(name, np.flatnonzero(np.isnan(numbers)), len(numbers), missing)
-        seen = numbers[~np.isnan(numbers)]
-        mean, sd = float(seen.mean()), float(seen.std())
+        mean, sd = weighted_moments(numbers[:, None], weight)
         # Rounding makes the sd of a constant column tiny instead of zero.
-        return NumericCodec(name, mean, sd if sd > 1e-12 * max(abs(mean), 1e-300) else 1.0)
+        constant = sd[0] <= 1e-12 * max(abs(mean[0]), 1e-300)
+        return NumericCodec(name, float(mean[0]), 1.0 if constant else float(sd[0])), notes
     empty = np.fromiter((is_missing(value) for value in values.tolist()), dtype=bool, count=len(values))
     _refuse_missing(name, np.flatnonzero(empty), len(values), missing)
-    found = [plain(value) for value in values[~empty].tolist()]
-    strange = [value for value in found if not isinstance(value, str | bool | int | float)]
-    if strange:
-        raise TableError(f"column {name!r} must hold text, numbers or booleans; got {strange[0]!r}.")
-    counts = Counter(found)
+    counts = Counter(plain(value) for value in values[~empty].tolist())
     levels = tuple(sorted(counts, key=lambda level: (isinstance(level, str), level)))
     if kind == "boolean":
         levels = _boolean_levels(name, levels)
-    return LevelCodec(name, levels, tuple(counts[level] for level in levels), kind)
+    return LevelCodec(name, levels, tuple(counts[level] for level in levels), kind), notes
 
 
-def _infer(name: str, values: NDArray[Any]) -> Kind:
+def weighted_moments(
+    values: NDArray[np.float64], weight: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and sd of each column under the weights, over the cells that are no NaN.
+
+    Columns are divided by a power of two near their size first, so that squares of 1e200 do not overflow.
+    """
+    filled = ~np.isnan(values)
+    largest = np.max(np.abs(values), axis=0, initial=0.0, where=filled)
+    size = np.ldexp(1.0, np.where(largest > 0, np.frexp(largest)[1] - 1, 0))
+    scaled = np.where(filled, values / size, 0.0)
+    share = np.where(filled, weight[:, None], 0.0)
+    total = np.maximum(share.sum(0), np.finfo(np.float64).tiny)
+    mean = (share * scaled).sum(0) / total
+    sd = np.sqrt((share * np.square(np.where(filled, scaled - mean, 0.0))).sum(0) / total)
+    return mean * size, sd * size
+
+
+def _infer(name: str, values: NDArray[Any]) -> tuple[Kind, list[DesignNote]]:
     if values.dtype.kind == "b":
-        return "boolean"
+        return "boolean", []
     cells = [value for value in values.tolist() if not is_missing(value)]
     if cells and all(isinstance(value, bool) for value in cells):
-        return "boolean"
+        return "boolean", []
     if all(isinstance(value, int | float) for value in cells):
         # Missing cells turn a column of integer codes into floats, so these are looked at too.
         maybe_codes = values.dtype.kind in "iu" or len(cells) < len(values)
         whole = maybe_codes and all(float(value).is_integer() for value in cells)
-        if whole and len(distinct := set(cells)) in SUSPICIOUS_LEVELS:
-            warnings.warn(
-                f"column {name!r} holds only {len(distinct)} distinct whole numbers and is read as a "
-                f"quantity. If they are codes (sites, scanners), pass types={{{name!r}: 'categorical'}}; "
-                f"if they are amounts, pass types={{{name!r}: 'numeric'}}. Either choice silences this.",
-                DeconfoundWarning,
-                stacklevel=4,
-            )
-        return "numeric"
-    if all(isinstance(value, str) and _reads_as_number(value) for value in cells):
-        warnings.warn(
-            f"column {name!r} holds text that reads as numbers and is taken as categorical with "
-            f"{len(set(cells))} levels. Pass types={{{name!r}: 'numeric'}} if they are amounts, or "
-            f"types={{{name!r}: 'categorical'}} to silence this.",
-            DeconfoundWarning,
-            stacklevel=4,
+        if not whole or len(distinct := set(cells)) not in SUSPICIOUS_LEVELS:
+            return "numeric", []
+        text = (
+            f"column {name!r} holds only {len(distinct)} distinct whole numbers and is read as a numeric column. If "
+            f"they are codes (sites, scanners), pass types={{{name!r}: 'categorical'}}; if they are amounts, pass "
+            f"types={{{name!r}: 'numeric'}}. Either choice silences this."
         )
-    return "categorical"
+        return "numeric", [DesignNote("codes", (name,), text)]
+    if not all(isinstance(value, str) and _reads_as_number(value) for value in cells):
+        return "categorical", []
+    text = (
+        f"column {name!r} holds text that reads as numbers and is taken as categorical with {len(set(cells))} levels. "
+        f"Pass types={{{name!r}: 'numeric'}} if they are amounts, or types={{{name!r}: 'categorical'}} to silence this."
+    )
+    return "categorical", [DesignNote("text numbers", (name,), text)]
 
 
 def _reads_as_number(text: str) -> bool:
@@ -184,26 +229,24 @@ def _reads_as_number(text: str) -> bool:
 
 def _boolean_levels(name: str, levels: tuple[Any, ...]) -> tuple[Any, ...]:
     if not set(levels) <= {False, True}:
-        raise TableError(
-            f"boolean column {name!r} must hold only True and False; got {_listed(levels)}. "
-            f"Pass types={{{name!r}: 'categorical'}} for named levels."
-        )
+        text = f"boolean column {name!r} must hold only True and False; got {_listed(levels)}."
+        advice = f"Pass types={{{name!r}: 'categorical'}} for named levels."
+        raise TableError(Fault("type", name, text, advice=advice))
     return tuple(bool(level) for level in levels)
 
 
 def _refuse_missing(name: str, rows: NDArray[np.intp], n: int, missing: Policy) -> None:
     if len(rows) == n:
-        raise TableError(f"column {name!r} must hold at least one value; got {n} empty cells.")
+        raise TableError(Fault("too few", name, f"column {name!r} must hold at least one value; got {n} empty cells."))
     if len(rows) and missing == "error":
         raise missing_value(name, rows)
 
 
 def missing_value(name: str, rows: NDArray[np.intp]) -> TableError:
     """The error for empty cells, with the two ways out."""
-    return TableError(
-        f"column {name!r} must have a value in every row; got a missing value {in_rows(rows)}. "
-        "Leave these rows out, or pass missing='mean' to treat them as the average of the training rows."
-    )
+    text = f"column {name!r} must have a value in every row; got a missing value {in_rows(rows)}."
+    advice = "Leave these rows out, or {way} to treat them as the average of the training rows."
+    return TableError(Fault("missing", name, text, None, tuple(rows.tolist()), "missing", advice))
 
 
 def _listed(levels: tuple[Any, ...], shown: int = 8) -> str:
@@ -213,14 +256,10 @@ def _listed(levels: tuple[Any, ...], shown: int = 8) -> str:
 
 def codec_to_data(codec: Codec) -> dict[str, Any]:
     """A codec as JSON-safe data."""
+    data: dict[str, Any] = {"kind": codec.kind, "name": codec.name}
     if isinstance(codec, NumericCodec):
-        return {"kind": codec.kind, "name": codec.name, "mean": codec.mean, "sd": codec.sd}
-    return {
-        "kind": codec.kind,
-        "name": codec.name,
-        "levels": list(codec.levels),
-        "counts": list(codec.counts),
-    }
+        return {**data, "mean": codec.mean, "sd": codec.sd}
+    return {**data, "levels": list(codec.levels), "counts": list(codec.counts)}
 
 
 def codec_from_data(data: dict[str, Any]) -> Codec:

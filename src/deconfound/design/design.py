@@ -10,28 +10,26 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from deconfound.design import serialise
-from deconfound.design.assumed import Assumed, assumed
 from deconfound.design.basis import fit_term
 from deconfound.design.codecs import (
     Coded,
     Kind,
     LevelCodec,
     Policy,
+    assumed,
     check_policy,
     check_types,
     fit_codec,
     missing_value,
 )
 from deconfound.design.diagnosis import Diagnosis, diagnose
-from deconfound.design.fitted import Column, Fitted
-from deconfound.design.table import Table, absent, column_names, read_columns
-from deconfound.design.terms import Interaction, Polynomial, Spline, Term, as_term, sources
+from deconfound.design.fitted import Column, Fitted, from_data, to_data
+from deconfound.design.notes import Assumed, DesignNote
+from deconfound.design.table import Table, absent_columns, column_names, read_columns
+from deconfound.design.terms import Term, as_terms, curved, sources
+from deconfound.design.weights import row_weight
 from deconfound.design.whitening import whiten
-from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
-
-# Blocks of rows that stay in cache while their columns are filled one term after the other.
-ROWS_AT_ONCE = 2048
+from deconfound.errors import DeconfoundWarning, Fault, NotFittedError, OptionError, TableError
 
 
 class Design:
@@ -45,6 +43,9 @@ class Design:
         missing: What a missing value of a confound is: an error, or the mean of the training rows. A missing
             `keep` value is always allowed in `encode`, where it means "label unknown".
         unseen: What a level that was not in the training rows is: an error, or their mean.
+
+    Attributes:
+        notes: What `fit` warned of, as records.
 
     Example:
         >>> import deconfound as dc
@@ -63,11 +64,12 @@ class Design:
         missing: Policy = "error",
         unseen: Policy = "error",
     ) -> None:
-        self.confounds = _terms(confounds, "confounds")
-        self.keep = _terms(keep, "keep")
+        self.confounds = as_terms(confounds, "confounds")
+        self.keep = as_terms(keep, "keep")
         self.types: dict[str, Kind] = dict(types or {})
         self.missing: Policy = missing
         self.unseen: Policy = unseen
+        self.notes: tuple[DesignNote, ...] = ()
         self._fitted: Fitted | None = None
         if not self.confounds:
             raise OptionError("confounds must name at least one column; got none.")
@@ -80,34 +82,38 @@ class Design:
         if faults:
             raise OptionError("\n".join(faults))
 
-    def fit(self, table: Table) -> Self:
+    def fit(self, table: Table, weight: Any = None) -> Self:
         """Learn types, levels, means, scales and the whitening from the training rows.
 
         Args:
             table: A DataFrame, or a mapping of column name to array, with every column of the design.
+            weight: One per row, how much it counts in means, scales and whitening: `MᵀWM / Σw = I`. All alike if None.
         """
         available = column_names(table)
-        faults = absent(self._sources(self.confounds), available, "confounds")
-        faults += absent(self._sources(self.keep), available, "keep")
+        faults = absent_columns(self._sources(self.confounds), available, "confounds")
+        faults += absent_columns(self._sources(self.keep), available, "keep")
         if faults:
-            raise TableError("\n".join(faults))
+            raise TableError(faults)
         columns = read_columns(table, self._sources(self.confounds + self.keep))
         rows = len(next(iter(columns.values())))
         if rows < 2:
             raise TableError(f"a design must be fitted on at least 2 rows; got {rows}.")
-        forced: dict[str, Kind] = {**dict.fromkeys(self._curved(), "numeric"), **self.types}
-        codecs = {name: fit_codec(name, values, forced.get(name), self.missing) for name, values in columns.items()}
+        weights = row_weight(weight, rows)
+        forced: dict[str, Kind] = {**dict.fromkeys(curved(self.confounds + self.keep), "numeric"), **self.types}
+        learned = {
+            name: fit_codec(name, values, forced.get(name), self.missing, weights) for name, values in columns.items()
+        }
+        codecs = {name: codec for name, (codec, _) in learned.items()}
         coded = {name: codecs[name].encode(values, "error") for name, values in columns.items()}
-        confounds = tuple(fit_term(term, codecs, coded) for term in self.confounds)
-        keep = tuple(fit_term(term, codecs, coded) for term in self.keep)
-        blocks = [term.standardise(coded, fill=0.0) for term in confounds + keep]
-        standardised = np.concatenate(blocks, axis=1)
+        confounds = tuple(fit_term(term, codecs, coded, weights) for term in self.confounds)
+        keep = tuple(fit_term(term, codecs, coded, weights) for term in self.keep)
+        standardised = np.concatenate([term.standardise(coded, fill=0.0) for term in confounds + keep], axis=1)
+        gram = (standardised.T * (weights / weights.sum())) @ standardised
         width = sum(len(term.labels) for term in confounds)
-        self._fitted = Fitted(
-            rows, codecs, confounds, keep, standardised.T @ standardised / rows, whiten(standardised, width)
-        )
-        for sentence in self._fitted.dropped():
-            warnings.warn(sentence, DeconfoundWarning, stacklevel=2)
+        self._fitted = Fitted(rows, codecs, confounds, keep, gram, whiten(standardised, width, weights))
+        self.notes = (*(note for _, notes in learned.values() for note in notes), *self._fitted.dropped())
+        for note in self.notes:
+            warnings.warn(note.text, DeconfoundWarning, stacklevel=2)
         return self
 
     def encode(self, table: Table, dtype: DTypeLike = np.float32) -> NDArray[Any]:
@@ -121,22 +127,33 @@ class Design:
             dtype: float32 is what networks train in; float64 keeps full precision.
         """
         fitted = self._require_fit()
-        available = column_names(table)
-        names = self._sources(self.confounds)
-        faults = absent(names, available, "confounds")
-        if faults:
-            raise TableError("\n".join(faults))
-        labels = [name for name in self._sources(self.keep) if name in available]
-        columns = read_columns(table, names + labels)
-        coded = {name: fitted.codecs[name].encode(values, self.unseen) for name, values in columns.items()}
-        for name in names:
-            if coded[name].missing.size and self.missing == "error":
-                raise missing_value(name, coded[name].missing)
-        metadata = np.empty((len(columns[names[0]]), len(self.columns)), dtype)
-        for first in range(0, len(metadata), ROWS_AT_ONCE):
-            rows = slice(first, first + ROWS_AT_ONCE)
-            self._fill(metadata[rows], {name: column.part(rows) for name, column in coded.items()})
+        columns = self._read(table, fitted.keep_sources)
+        with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+            coded = {name: fitted.codecs[name].encode(values, self.unseen) for name, values in columns.items()}
+            self._refuse_missing(fitted, coded)
+            rows = len(columns[fitted.confound_sources[0]])
+            metadata = fitted.standardise(coded, rows, dtype, 0.0 if self.missing == "mean" else np.nan)
+        infinite = np.isinf(metadata)
+        if infinite.any():
+            row, column = (int(place) for place in np.argwhere(infinite)[0])
+            name = fitted.names[column]
+            text = f"{name} must be near the training rows; got a value in row {row} too far away for {metadata.dtype}."
+            raise TableError(Fault("not finite", name, text, rows=(row,), advice="Correct it or leave the row out."))
         return metadata
+
+    def _refuse_missing(self, fitted: Fitted, coded: Mapping[str, Coded]) -> None:
+        if self.missing == "error":
+            for name in fitted.confound_sources:
+                if coded[name].missing.size:
+                    raise missing_value(name, coded[name].missing)
+
+    def _read(self, table: Table, optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+        """The columns of the confounds, which must be there, and those of `optional` that are."""
+        names, available = self._require_fit().confound_sources, column_names(table)
+        faults = absent_columns(names, available, "confounds")
+        if faults:
+            raise TableError(faults)
+        return read_columns(table, [*names, *(name for name in optional if name in available)])
 
     def assumed(self, table: Table) -> tuple[Assumed, ...]:
         """The cells of the confounds for which `encode` takes the mean of the training rows, or raises.
@@ -150,22 +167,7 @@ class Design:
             >>> print(*design.assumed({"site": ["B", "Z", "Z"]}))
             site 'Z', in rows 1, 2, was not in the training rows
         """
-        names = self._sources(self.confounds)
-        faults = absent(names, column_names(table), "confounds")
-        if faults:
-            raise TableError("\n".join(faults))
-        return assumed(self._require_fit().codecs, read_columns(table, names))
-
-    def _fill(self, metadata: NDArray[Any], coded: Mapping[str, Coded]) -> None:
-        fitted, start = self._require_fit(), 0
-        for term in fitted.confounds + fitted.keep:
-            block = metadata[:, start : start + len(term.labels)]
-            start += len(term.labels)
-            if all(name in coded for name in sources(term.term)):
-                known = term in fitted.confounds or self.missing == "mean"
-                block[:] = term.standardise(coded, 0.0 if known else np.nan, metadata.dtype)
-            else:
-                block[:] = np.nan
+        return assumed(self._require_fit().codecs, self._read(table))
 
     def diagnose(self) -> Diagnosis:
         """How much of each keep column the confounds already explain, overlaps, and levels with few rows.
@@ -178,18 +180,15 @@ class Design:
             the confounds explain 64% of dx (alone: site 33%, age 9%)
         """
         fitted = self._require_fit()
-        positions, start = {}, 0
-        for term in fitted.confounds + fitted.keep:
-            positions[str(term.term)] = range(start, start + len(term.labels))
-            start += len(term.labels)
-        confounds = {str(term): positions[str(term)] for term in self.confounds}
-        keep = {str(term): positions[str(term)] for term in self.keep}
+        positions: dict[str, dict[str, range]] = {"confound": {}, "keep": {}}
+        for block in fitted.blocks:
+            positions[block.role][str(block.term.term)] = range(block.columns.start, block.columns.stop)
         counts = {
             name: {str(level): count for level, count in zip(codec.levels, codec.counts, strict=True)}
             for name, codec in fitted.codecs.items()
             if isinstance(codec, LevelCodec)
         }
-        return diagnose(fitted.gram, confounds, keep, counts)
+        return diagnose(fitted.gram, positions["confound"], positions["keep"], counts)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -199,12 +198,12 @@ class Design:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the metadata columns."""
-        return tuple(column.name for column in self.columns)
+        return self._require_fit().names
 
     @property
     def confound_columns(self) -> tuple[Column, ...]:
         """The columns of C."""
-        return tuple(column for column in self.columns if column.role == "confound")
+        return self._require_fit().confound_columns
 
     @property
     def whitening(self) -> NDArray[np.float64]:
@@ -216,16 +215,24 @@ class Design:
         """How many of the white directions are z_C."""
         return self._require_fit().whitening.confound_directions
 
+    @property
+    def levels(self) -> dict[str, tuple[Any, ...]]:
+        """The levels of each categorical or boolean column of the table, the reference first."""
+        return self._require_fit().levels
+
     def to_dict(self) -> dict[str, Any]:
         """The fitted design as JSON-safe data: no pickle, equal to the last bit after a round trip."""
         options = {"types": self.types, "missing": self.missing, "unseen": self.unseen}
-        return serialise.to_data(self._require_fit(), options)
+        return to_data(self._require_fit(), options)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The design that `to_dict` wrote."""
-        fitted, options = serialise.from_data(data)
-        design = cls([term.term for term in fitted.confounds], [term.term for term in fitted.keep], **options)
+        fitted, options = from_data(data)
+        try:
+            design = cls([term.term for term in fitted.confounds], [term.term for term in fitted.keep], **options)
+        except (TypeError, AttributeError) as error:
+            raise TableError(f"a saved design must be as to_dict wrote it; got options {options!r}.") from error
         design._fitted = fitted
         return design
 
@@ -238,7 +245,7 @@ class Design:
         """The design that `to_json` wrote."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise OptionError(f"text must be what to_json wrote; got {error}.") from error
         return cls.from_dict(data)
 
@@ -261,25 +268,7 @@ class Design:
     def _sources(terms: Sequence[Term]) -> list[str]:
         return list(dict.fromkeys(name for term in terms for name in sources(term)))
 
-    def _curved(self) -> list[str]:
-        """Columns that a term bends, and which therefore are quantities."""
-        terms = self.confounds + self.keep
-        simple = [factor for term in terms for factor in (term.factors if isinstance(term, Interaction) else (term,))]
-        return [term.column for term in simple if isinstance(term, Polynomial | Spline)]
-
     def _require_fit(self) -> Fitted:
         if self._fitted is None:
             raise NotFittedError("a design must be fitted before use; got a new one. Call design.fit(table).")
         return self._fitted
-
-
-def _terms(values: Sequence[Any], role: str) -> tuple[Term, ...]:
-    if isinstance(values, str):
-        raise OptionError(f"{role} must be a list of columns; got the text {values!r}. Write [{values!r}].")
-    if values is None:
-        raise OptionError(f"{role} must be a list of columns; got None.")
-    terms = tuple(as_term(value, role) for value in values)
-    repeated = sorted({str(term) for term in terms if terms.count(term) > 1})
-    if repeated:
-        raise OptionError(f"{role} must name each column once; got {repeated[0]!r} more than once.")
-    return terms

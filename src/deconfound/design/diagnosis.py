@@ -9,6 +9,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from deconfound.design.notes import DesignNote
+
 NEARLY_THE_SAME = 0.9
 FEW_ROWS = 10
 
@@ -54,19 +56,31 @@ class Diagnosis:
     overlaps: tuple[Overlap, ...]
     small_levels: tuple[SmallLevel, ...]
 
-    def __str__(self) -> str:
-        lines = []
+    @property
+    def notes(self) -> tuple[DesignNote, ...]:
+        """Each answer as a record with its sentence."""
+        notes = []
         for item in self.explained:
             parts = sorted(item.by_each.items(), key=lambda pair: -pair[1])
             each = ", ".join(f"{name} {r2:.0%}" for name, r2 in parts)
-            lines.append(f"the confounds explain {item.by_all:.0%} of {item.keep} (alone: {each})")
+            text = f"the confounds explain {item.by_all:.0%} of {item.keep} (alone: {each})"
+            notes.append(DesignNote("explained", (item.keep,), text))
             if item.by_all >= NEARLY_THE_SAME:
-                lines.append(
-                    f"  {item.keep} and the confounds are nearly the same thing in these rows: "
+                text = (
+                    f"{item.keep} and the confounds are nearly the same thing in these rows: "
                     "what is removed and what is kept cannot be told apart"
                 )
-        lines += [f"{pair.first} and {pair.second} overlap: R² {pair.r2:.2f}" for pair in self.overlaps]
-        lines += [f"{small.column} has only {small.rows} rows at {small.level}" for small in self.small_levels]
+                notes.append(DesignNote("inseparable", (item.keep,), text))
+        for pair in self.overlaps:
+            text = f"{pair.first} and {pair.second} overlap: R² {pair.r2:.2f}"
+            notes.append(DesignNote("overlap", (pair.first, pair.second), text))
+        for small in self.small_levels:
+            text = f"{small.column} has only {small.rows} {'row' if small.rows == 1 else 'rows'} at {small.level}"
+            notes.append(DesignNote("small level", (small.column,), text, small.level, small.rows))
+        return tuple(notes)
+
+    def __str__(self) -> str:
+        lines = [f"  {note.text}" if note.kind == "inseparable" else note.text for note in self.notes]
         return "\n".join(lines) or "nothing to report: no keep columns, no overlaps, no small levels"
 
 

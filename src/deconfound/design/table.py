@@ -15,6 +15,7 @@ from deconfound.errors import Fault, TableError
 # What BIDS tables, CSV readers and NaN turned into text leave in a cell that holds nothing.
 MISSING_TEXT = frozenset({"", "n/a", "nan"})
 _LARGEST_INT = np.iinfo(np.int64).max
+_TEXT = {str, type(None)}
 
 
 class Table(Protocol):
@@ -30,7 +31,7 @@ def column_names(table: Table) -> list[str]:
         raise TableError(
             f"a table must be a DataFrame or a mapping of column name to array; got {type(table).__name__}."
         )
-    return [str(name) for name in table.keys()]  # noqa: SIM118 - iterating a DataFrame is not promised
+    return [*map(str, table.keys())]
 
 
 def absent_columns(names: Sequence[str], available: Sequence[str], role: str) -> list[Fault]:
@@ -52,25 +53,25 @@ def absent(names: Sequence[str], available: Sequence[str], role: str) -> list[st
 
 def read_columns(table: Table, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The named columns as one-dimensional arrays of one length; see `as_column`."""
-    keys: dict[str, list[Any]] = {}
-    for key in table.keys():  # noqa: SIM118 - a DataFrame need not iterate over names
-        keys.setdefault(str(key), []).append(key)
-    twice = [name for name in names if len(keys.get(name, ())) > 1]
-    if twice:
-        raise TableError(Fault("shape", twice[0], f"a table must name each column once; got {twice[0]!r} twice."))
-    columns = {name: as_column(table[keys[name][0] if name in keys else name], name) for name in dict.fromkeys(names)}
-    lengths = {name: len(values) for name, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        sizes = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+    keys = list(table.keys())
+    called = dict(zip(map(str, keys), keys, strict=True))
+    if len(called) < len(keys):
+        twice = next(name for name in called if [*map(str, keys)].count(name) > 1)
+        raise TableError(Fault("shape", twice, f"a table must name each column once; got {twice!r} twice."))
+    columns = {}
+    for name in names:
+        if name not in columns:
+            columns[name] = as_column(table[called.get(name, name)], name)
+    if len(set(map(len, columns.values()))) > 1:
+        sizes = ", ".join(f"{name}: {len(values)}" for name, values in columns.items())
         raise TableError(f"all columns of a table must have the same number of rows; got {sizes}.")
     return columns
 
 
 def as_column(column: Any, name: str) -> NDArray[Any]:
-    """Whatever holds one value per row, in one of four forms.
+    """Whatever holds one value per row, as numbers or booleans where it has them, else as text or plain Python values.
 
-    Whole numbers without a gap are integers, other numbers floats with NaN where a cell holds nothing; booleans without
-    a gap are bool; everything else is an object array of plain values with None where a cell holds nothing.
+    What a cell without a value holds is left to `is_missing`.
     """
     if hasattr(column, "detach"):  # a tensor, wherever it is and whatever its graph
         column = column.detach().cpu()
@@ -96,15 +97,25 @@ def as_column(column: Any, name: str) -> NDArray[Any]:
     if mask is not None and mask.any():
         values = values.astype(object)
         values[mask] = None
+    if values.dtype.kind == "U" or (values.dtype == object and set(map(type, values.tolist())) <= _TEXT):
+        return values
     if values.dtype.kind in "biuf":
-        return values.astype(values.dtype.newbyteorder("="), copy=False)
+        return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
     return from_cells(values.tolist(), name)
 
 
 def from_cells(cells: Iterable[Any], name: str) -> NDArray[Any]:
-    """A column of Python values in the forms of `as_column`."""
-    found = [None if is_missing(cell) else plain(cell) for cell in cells]
+    """A column of Python values in one form.
+
+    Whole numbers without a gap are int64, other numbers float64 with NaN where a cell holds nothing; booleans without a
+    gap are bool; everything else is an object array of plain values with None where a cell holds nothing.
+    """
+    found = [
+        None if is_missing(cell) else plain(cell) for cell in (cells.tolist() if hasattr(cells, "tolist") else cells)
+    ]
     filled = [cell for cell in found if cell is not None]
+    if not filled:
+        return np.full(len(found), np.nan)
     if filled and all(isinstance(cell, bool) for cell in filled):
         return np.array(found, dtype=bool if len(filled) == len(found) else object)
     if filled and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in filled):
@@ -159,8 +170,9 @@ def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
             text = f"numeric column {name!r} must hold numbers; got {got!r} {in_rows(wrong)}."
             advice = f"Pass types={{{name!r}: 'categorical'}} if its values are names."
             raise TableError(Fault("type", name, text, got, tuple(wrong), advice=advice))
-    infinite = np.flatnonzero(np.isinf(numbers))
-    if infinite.size:
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        infinite = infinite.nonzero()[0]
         got = float(numbers[infinite[0]])
         text = f"numeric column {name!r} must be finite; got {got} {in_rows(infinite)}."
         advice = "Correct these cells, or leave them empty and {way}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +127,25 @@ def as_term(value: object, role: str) -> Term:
     if isinstance(value, str | Linear | Polynomial | Spline):
         return _simple(value)
     raise OptionError(f"{role} must hold column names or terms (Polynomial, Spline, Interaction); got {value!r}.")
+
+
+def as_terms(values: Sequence[Any], role: str) -> tuple[Term, ...]:
+    """Read the whole list of `confounds` or `keep`."""
+    if isinstance(values, str):
+        raise OptionError(f"{role} must be a list of columns; got the text {values!r}. Write [{values!r}].")
+    if values is None:
+        raise OptionError(f"{role} must be a list of columns; got None.")
+    terms = tuple(as_term(value, role) for value in values)
+    repeated = sorted({str(term) for term in terms if terms.count(term) > 1})
+    if repeated:
+        raise OptionError(f"{role} must name each column once; got {repeated[0]!r} more than once.")
+    return terms
+
+
+def curved(terms: Sequence[Term]) -> list[str]:
+    """Columns that a term bends, and which therefore are numeric."""
+    simple = [factor for term in terms for factor in (term.factors if isinstance(term, Interaction) else (term,))]
+    return [term.column for term in simple if isinstance(term, Polynomial | Spline)]
 
 
 def sources(term: Term) -> tuple[str, ...]:

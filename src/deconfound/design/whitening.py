@@ -27,17 +27,19 @@ class Whitening:
     shared: tuple[int, ...]
 
 
-def whiten(standardised: NDArray[np.float64], confounds: int) -> Whitening:
-    """Orthonormalise keep first, then what is left of each confound, column by column.
+def whiten(standardised: NDArray[np.float64], confounds: int, weight: NDArray[np.float64]) -> Whitening:
+    """Orthonormalise keep first, then what is left of each confound, column by column: `MᵀWM / Σw = I`.
 
     Args:
-        standardised: `(n, p)`, columns `[C | L]`, centred.
+        standardised: `(n, p)`, columns `[C | L]`, centred under the weights.
         confounds: How many of the columns are C.
+        weight: `(n,)`, how much each row counts.
 
     Keep comes first, so a direction that both share is credited to keep; a column inside the span of those
     before it is dropped, and its coefficient is zero.
     """
     n, p = standardised.shape
+    standardised = standardised * np.sqrt(weight / weight.sum())[:, None]
     order = [*range(confounds, p), *range(confounds)]
     vectors = np.empty((min(n, p), n))
     triangle = np.zeros((min(n, p), min(n, p)))
@@ -46,7 +48,7 @@ def whiten(standardised: NDArray[np.float64], confounds: int) -> Whitening:
     redundant: list[int] = []
     shared: list[int] = []
     for column in order:
-        x = standardised[:, column] / np.sqrt(n)
+        x = standardised[:, column]
         size = np.linalg.norm(x)
         if size < REDUNDANT:
             constant.append(column)

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from deconfound.data.files import read_json
 from deconfound.data.sources import Source
-from deconfound.design import Design
-from deconfound.design.assumed import Assumed
+from deconfound.design import Assumed, Design
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
