@@ -69,6 +69,9 @@ class Fitted:
     gram: NDArray[np.float64]
     whitening: Whitening
 
+    def __post_init__(self) -> None:
+        _ = self.names, self.confound_columns, self.confound_sources, self.keep_sources  # before anything is traced
+
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The terms in the order of the metadata, `[C | L]`."""
