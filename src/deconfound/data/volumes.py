@@ -165,7 +165,7 @@ def pack(scaled: NDArray[np.float32], packing: Packing) -> NDArray[Any]:
 
 def check_shape(shape: Sequence[int]) -> Shape3:
     """The shape, refused where it is not three positive whole numbers."""
-    edges = tuple(shape) if isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str) else ()
+    edges = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else ()
     if len(edges) != 3 or any(not isinstance(e, int | np.integer) or isinstance(e, bool) or e < 1 for e in edges):
         raise OptionError(f"shape must be three positive whole numbers; got {edges or shape!r}.")
     return int(edges[0]), int(edges[1]), int(edges[2])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,7 +15,6 @@ from deconfound.design.basis import fit_term
 from deconfound.design.codecs import (
     Coded,
     Kind,
-    LevelCodec,
     Policy,
     assumed,
     check_policy,
@@ -22,7 +22,7 @@ from deconfound.design.codecs import (
     fit_codec,
     missing_value,
 )
-from deconfound.design.diagnosis import Diagnosis, diagnose
+from deconfound.design.diagnosis import Diagnosis
 from deconfound.design.fitted import Column, Fitted, from_data, to_data
 from deconfound.design.notes import Assumed, DesignNote
 from deconfound.design.table import Table, absent_columns, column_names, read_columns
@@ -30,6 +30,10 @@ from deconfound.design.terms import Term, as_terms, curved, sources
 from deconfound.design.weights import row_weight
 from deconfound.design.whitening import whiten
 from deconfound.errors import DeconfoundWarning, Fault, NotFittedError, OptionError, TableError
+
+if TYPE_CHECKING:
+    from deconfound.design.balance import BalanceKind
+    from deconfound.design.balance_report import Balance
 
 
 class Design:
@@ -169,8 +173,26 @@ class Design:
         """
         return assumed(self._require_fit().codecs, self._read(table))
 
-    def diagnose(self) -> Diagnosis:
+    def balance(self, table: Table, kind: BalanceKind = "overlap", **options: Any) -> Balance:
+        """Weights of these rows under which keep (the labels) and the confounds are independent.
+
+        Args:
+            table: The rows to weigh: those that the design is fitted on.
+            kind: "overlap", "inverse", or "entropy" for a numeric label.
+            **options: `clip`, `folds`, `person` and `seed` of `deconfound.balance`.
+        """
+        from deconfound.design.balance import balance
+
+        labels = self._sources(self.keep)
+        if not labels:
+            raise OptionError("keep must name the labels to be balanced; got a design without keep.")
+        return balance(table, labels, self.confounds, kind, types=self.types, missing=self.missing, **options)
+
+    def diagnose(self, table: Table | None = None) -> Diagnosis:
         """How much of each keep column the confounds already explain, overlaps, and levels with few rows.
+
+        Args:
+            table: The training rows; with them the diagnosis tells what balancing labels and confounds would cost.
 
         Example:
             >>> import deconfound as dc
@@ -179,16 +201,12 @@ class Design:
             >>> print(dc.Design(confounds=["age", "site"], keep=["dx"]).fit(many).diagnose())
             the confounds explain 64% of dx (alone: site 33%, age 9%)
         """
-        fitted = self._require_fit()
-        positions: dict[str, dict[str, range]] = {"confound": {}, "keep": {}}
-        for block in fitted.blocks:
-            positions[block.role][str(block.term.term)] = range(block.columns.start, block.columns.stop)
-        counts = {
-            name: {str(level): count for level, count in zip(codec.levels, codec.counts, strict=True)}
-            for name, codec in fitted.codecs.items()
-            if isinstance(codec, LevelCodec)
-        }
-        return diagnose(fitted.gram, positions["confound"], positions["keep"], counts)
+        found = self._require_fit().diagnose()
+        if table is None or not self.keep:
+            return found
+        from deconfound.design.balance import try_balance
+
+        return replace(found, balance=try_balance(self, table))
 
     @property
     def columns(self) -> tuple[Column, ...]:

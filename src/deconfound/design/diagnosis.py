@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,11 +51,14 @@ class Diagnosis:
         explained: For each keep column, the R² of regressing it on all confounds, and on each alone.
         overlaps: Pairs of terms with R² of at least 0.9 in one direction.
         small_levels: Levels with fewer than 10 training rows.
+        balance: What weights that make label and confounds independent would cost, or the error that says why there are
+            none; None unless `diagnose` was given the training rows.
     """
 
     explained: tuple[Explained, ...]
     overlaps: tuple[Overlap, ...]
     small_levels: tuple[SmallLevel, ...]
+    balance: Any = None
 
     @property
     def notes(self) -> tuple[DesignNote, ...]:
@@ -81,6 +85,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         lines = [f"  {note.text}" if note.kind == "inseparable" else note.text for note in self.notes]
+        lines += [] if self.balance is None else [str(self.balance)]
         return "\n".join(lines) or "nothing to report: no keep columns, no overlaps, no small levels"
 
 

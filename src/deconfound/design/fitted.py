@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from deconfound.design.basis import FittedTerm, fitted_from_data, fitted_to_data
 from deconfound.design.codecs import Codec, Coded, LevelCodec, codec_from_data, codec_to_data
+from deconfound.design.diagnosis import Diagnosis, diagnose
 from deconfound.design.notes import DesignNote, NoteKind
 from deconfound.design.terms import sources
 from deconfound.design.whitening import Whitening
@@ -131,6 +132,18 @@ class Fitted:
                 known = block.role == "confound" or all(name in coded for name in block.reads)
                 metadata[part, block.columns] = block.term.standardise(here, fill, dtype) if known else np.nan
         return metadata
+
+    def diagnose(self) -> Diagnosis:
+        """What confounds and keep share in the training rows."""
+        positions: dict[str, dict[str, range]] = {"confound": {}, "keep": {}}
+        for block in self.blocks:
+            positions[block.role][str(block.term.term)] = range(block.columns.start, block.columns.stop)
+        counts = {
+            name: {str(level): count for level, count in zip(codec.levels, codec.counts, strict=True)}
+            for name, codec in self.codecs.items()
+            if isinstance(codec, LevelCodec)
+        }
+        return diagnose(self.gram, positions["confound"], positions["keep"], counts)
 
     def dropped(self) -> list[DesignNote]:
         """One note for each reason why columns take no part in the fit."""

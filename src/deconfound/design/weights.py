@@ -30,4 +30,5 @@ def row_weight(weight: Any, rows: int) -> NDArray[np.float64]:
         )
     if not values.any():
         raise ShapeError(f"weight must be positive in at least one row; got {rows} zeros.")
-    return values / values.max()
+    scaled: NDArray[np.float64] = values / values.max()
+    return scaled
