@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from deconfound.errors import OptionError, RunError
+from deconfound.errors import OptionError
+from deconfound.training.dry_run import dry_run
 from deconfound.training.engine import Engine, KeepBestEpoch
+from deconfound.training.jobs import plan, run_job
 from deconfound.training.problem import open_problem
-from deconfound.training.rehearsal import rehearse
-from deconfound.training.run import fit
 from deconfound.training.step import BestEpoch
 from tests.training import tiny
 
@@ -52,12 +52,12 @@ def config(tmp_path, warmup, **training):
 def test_a_run_keeps_the_first_epoch_at_whose_end_the_weight_is_full(tmp_path, monkeypatch, warmup, best):
     """Two batches an epoch, and twice the warm-up until the weight is full."""
     rising(monkeypatch)
-    assert [fold["best_epoch"] for fold in fit(config(tmp_path, warmup))["folds"]] == [best, best]
+    assert [fold["best_epoch"] for fold in tiny.fit(config(tmp_path, warmup))["folds"]] == [best, best]
 
 
 def test_patience_begins_after_the_warmup(tmp_path, monkeypatch):
     rising(monkeypatch)
-    assert [fold["epochs"] for fold in fit(config(tmp_path, 3, patience=1))["folds"]] == [4, 4]
+    assert [fold["epochs"] for fold in tiny.fit(config(tmp_path, 3, patience=1))["folds"]] == [4, 4]
 
 
 def test_a_resumed_run_of_before_there_was_a_warmup_keeps_its_best_epoch(tmp_path):
@@ -67,12 +67,13 @@ def test_a_resumed_run_of_before_there_was_a_warmup_keeps_its_best_epoch(tmp_pat
     assert keeper.best.waited(5) == 2
 
 
-def test_a_warmup_that_does_not_end_is_told_where_nothing_was_rehearsed(tmp_path):
-    with pytest.raises(RunError, match="a warm-up must end before training does; got 12 batches of warm-up and 12"):
-        fit(config(tmp_path, 6))
+def test_a_warmup_that_does_not_end_fails_the_fold_where_there_was_no_dry_run(tmp_path):
+    problem = open_problem(config(tmp_path, 6))
+    result = run_job(plan([problem])[0][0])
+    assert "a warm-up must end before training does; got 12 batches of warm-up and 12" in result.error
 
 
 def test_a_warmup_that_does_not_end_is_told_before_training(tmp_path):
     with pytest.raises(OptionError, match="a warm-up must end before training does; got 12 batches of warm-up and 12"):
-        rehearse(open_problem(config(tmp_path, 6)))
-    rehearse(open_problem(config(tmp_path, 5)))
+        dry_run(open_problem(config(tmp_path, 6)))
+    dry_run(open_problem(config(tmp_path, 5)))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import deconfound.cli as cli
 from deconfound.errors import DeconfoundError
-from deconfound.training.loading import load_config
+from deconfound.training.config_file import read_config
 from deconfound.training.problem import open_problem
 from tests.training import tiny
 
@@ -54,8 +54,10 @@ def test_from_a_table_to_predictions(here):
 
     said = ask("fit", "config.yaml", *SHORT)
     assert "pmdn · 2 folds" in said
-    assert "wrote runs/run/results.json" in said
-    assert "all 2 folds are finished already" in ask("fit", "config.yaml", *SHORT)
+    assert "wrote runs/run/results.json, runs/run/audit.html" in said
+    assert "What is left" in said
+    assert (here / "runs/run/audit.html").exists()
+    assert "2 of 2 folds are finished" in ask("fit", "config.yaml", *SHORT, "--no-audit")
 
     said = ask("predict", "runs/run", "table.csv", "--out", "answers.csv")
     assert "72 of 72 rows carry ids that the run has seen" in said
@@ -71,7 +73,7 @@ def test_compare_writes_one_report(here):
     )  # fmt: skip
     assert "differences to none" in said
     assert "none reaches AUC" in said
-    assert "wrote runs/all/report.html and results.json" in said
+    assert "wrote runs/all/results.json, runs/all/report.html" in said
     assert [line["name"] for line in json.loads((here / "runs/all/results.json").read_text())["lines"]] == [
         "none",
         "input-residualize",
@@ -136,8 +138,8 @@ def test_init_writes_a_config_that_can_be_read_for_every_task(here, label, task)
     frame["amount"], frame["stage"] = frame["f0"] * 2.5, [f"s{k % 3}" for k in range(60)]
     tiny.write(here, frame)
     ask("init", "table.csv", "--label", label, "--confounds", "spline(age, 3),site")
-    assert f"# {task}" in (here / "config.yaml").read_text()
-    assert open_problem(load_config("config.yaml")).task.kind == task
+    assert f"# task: {task}" in (here / "config.yaml").read_text()
+    assert open_problem(read_config("config.yaml")).task.kind == task
 
 
 def test_init_refuses_absent_columns_and_files_that_are_there(here):

@@ -13,7 +13,7 @@ from deconfound.errors import OptionError
 from deconfound.metrics import within_group_dcor_sqr
 from deconfound.training.comparison import compare, entries
 from deconfound.training.comparison_page import comparison_page, sentences
-from deconfound.training.jobs import execute, plan
+from deconfound.training.jobs import open_runs, plan
 from tests.training import tiny
 
 METHODS = ["none", "input-residualize"]
@@ -30,12 +30,9 @@ def compared(tmp_path_factory):
         splits={"folds": 2},
         compare={"methods": METHODS, "seeds": [0, 1], "permutations": 39, "bootstraps": 40},
     )
-    lines = entries(config)
-    jobs, done = plan([run for line in lines for run in line.runs.values()])
-    assert (len(jobs), done) == (8, 0)
-    assert [outcome.error for outcome in execute(jobs)] == [None] * 8
-    content, audited = compare(config, lines)
-    return folder / "runs", config, content, audited
+    found = compare(config)
+    assert found.failures == ()
+    return folder / "runs", config, found.results, found.audit
 
 
 def test_differences_are_those_of_the_same_folds_and_seeds(compared):
@@ -102,7 +99,7 @@ def test_more_methods_do_not_repeat_finished_runs(compared):
         splits={"folds": 2},
         compare={"methods": [*METHODS, "batchnorm"], "seeds": [0, 1], "permutations": 39, "bootstraps": 40},
     )
-    jobs, done = plan([run for line in entries(more) for run in line.runs.values()])
+    jobs, done = plan(open_runs([run for line in entries(more) for run in line.runs.values()]))
     assert (len(jobs), done) == (4, 8)
     assert {job.config.method.name for job in jobs} == {"batchnorm"}
 

@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from deconfound.errors import OptionError
-from deconfound.training.jobs import Cluster, execute, plan
-from deconfound.training.run import fit, gather
+from deconfound.training.jobs import Cluster, execute, open_runs, plan
+from deconfound.training.run_folder import gather, open_run
 from tests.training import tiny
 
 BASE = {"training": {"epochs": 2}, "method": {"name": "none"}}
@@ -43,38 +43,37 @@ def ended(tmp_path, outcomes):
 
 
 def test_a_failing_job_is_reported_and_the_others_end(tmp_path):
-    jobs, _ = plan(runs(tmp_path, {"second"}))
-    seen = []
-    outcomes = execute(jobs, watch=lambda outcome, number, total: seen.append((number, total)))
+    jobs, _ = plan(open_runs(runs(tmp_path, {"second"})))
+    outcomes = list(execute(jobs))
     errors = ended(tmp_path, outcomes)
-    assert seen == [(number, 6) for number in range(1, 7)]
+    assert len(errors) == 6
     assert [name for name, error in errors.items() if error] == ["second fold 0", "second fold 1"]
     assert errors["second fold 0"] == "ValueError: this network is broken on purpose"
     assert "Traceback" in next(outcome.details for outcome in outcomes if outcome.error)
-    assert len(gather(tmp_path / "third")["folds"]) == 2
+    assert len(gather(open_run(tmp_path / "third"))["folds"]) == 2
 
 
 def test_processes_give_the_numbers_of_one_process(tmp_path):
     configs = runs(tmp_path, {"second"})[:2]
-    jobs, _ = plan(configs)
+    jobs, _ = plan(open_runs(configs))
     errors = ended(tmp_path, execute(jobs, processes=2))
     assert {name for name, error in errors.items() if error} == {"second fold 0", "second fold 1"}
     network = configs[0].to_dict()["network"]
     alone = tiny.config(tmp_path / "table.csv", tmp_path / "alone", network=network, **BASE)
-    assert gather(tmp_path / "first")["folds"] == fit(alone)["folds"]
+    assert gather(open_run(tmp_path / "first"))["folds"] == tiny.fit(alone)["folds"]
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_loses_its_own_job_alone(tmp_path):
-    jobs, _ = plan(runs(tmp_path, {"second"}, "kill")[:2])
+    jobs, _ = plan(open_runs(runs(tmp_path, {"second"}, "kill")[:2]))
     errors = ended(tmp_path, execute(jobs[1:3], processes=2))
     assert errors["first fold 1"] is None
     assert "its process was killed, twice" in errors["second fold 0"]
 
 
 def test_an_array_of_submitit_runs_every_fold_it_can(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.getcwd())
-    jobs, _ = plan(runs(tmp_path, {"second"})[:2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    jobs, _ = plan(open_runs(runs(tmp_path, {"second"})[:2]))
     errors = ended(tmp_path, execute(jobs[1:3], cluster=Cluster("local", {"timeout_min": 5}, poll_seconds=0.1)))
     assert errors == {"first fold 1": None, "second fold 0": "ValueError: this network is broken on purpose"}
     assert (tmp_path / "first" / "fold-1" / "result.json").exists()
@@ -82,17 +81,16 @@ def test_an_array_of_submitit_runs_every_fold_it_can(tmp_path, monkeypatch):
 
 
 def test_a_cluster_that_is_not_there_is_an_error(tmp_path):
-    jobs, _ = plan(runs(tmp_path, set())[:1])
+    jobs, _ = plan(open_runs(runs(tmp_path, set())[:1]))
     with pytest.raises(OptionError, match="--slurm must reach a cluster that takes the jobs"):
-        execute(jobs, cluster=Cluster("slurm"))
+        list(execute(jobs, cluster=Cluster("slurm")))
 
 
 SCRIPT = """
 import os
-from deconfound.training.loading import load_config
-from deconfound.training.run import fit
+from deconfound.training import fit
 
-found = fit(load_config("config.yaml"))
+found = fit("config.yaml").results
 print("rank", os.environ.get("LOCAL_RANK", 0), "folds", len(found["folds"]), "auc", found["metrics"]["auc"]["mean"])
 """
 
@@ -108,7 +106,7 @@ def test_two_processes_train_one_fold_together_and_say_nothing_but_the_result(tm
     command = [str(Path(sys.executable).parent / "deconfound"), "fit", "config.yaml"]
     command = command if how == "command" else [sys.executable, "script.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, cwd=tmp_path)
-    found = gather(tmp_path / "run")
+    found = gather(open_run(tmp_path / "run"))
     assert len(found["folds"]) == 2
     assert done.stderr == ""
     if how == "command":

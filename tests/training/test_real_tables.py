@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from deconfound.training.loading import config_from
+from deconfound.training.config_file import read_config
 from deconfound.training.problem import open_problem
-from deconfound.training.run import fit
-from deconfound.training.starting import start_from
+from deconfound.training.start import start_config
+from tests.training import tiny
 
 DATA = Path(os.environ.get("DECONFOUND_DATA", Path(__file__).parents[3] / "shared" / "data")) / "abide1"
 
@@ -29,14 +29,14 @@ def settings(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*near-zero variance:UserWarning")
 def test_combat_harmonises_twenty_sites_that_are_all_in_training(settings):
-    results = fit(config_from({**settings, "method": "combat"}))
+    results = tiny.fit(read_config({**settings, "method": "combat"}))
     assert results["metrics"]["auc"]["mean"] > 0.5
     assert sum(fold["rows"]["test"] for fold in results["folds"]) == 1035
 
 
 def test_every_site_is_left_out_once(settings):
     left_out = {"kind": "leave-one-out", "column": "site"}
-    problem = open_problem(config_from({**settings, "splits": left_out}))
+    problem = open_problem(read_config({**settings, "splits": left_out}))
     assert len(problem.folds) == 20
     assert problem.config.design.unseen == "mean"
     for fold in problem.folds:
@@ -45,6 +45,6 @@ def test_every_site_is_left_out_once(settings):
 
 
 def test_init_sees_features_that_do_not_vary(settings):
-    made = start_from(DATA / "participants.tsv", ["diagnosis"], ["site", "age"], DATA / "features.csv")
+    made = start_config(DATA / "participants.tsv", ["diagnosis"], ["site", "age"], DATA / "features.csv")
     assert any("4 features do not vary" in line for line in made.noticed)
     assert any(line.startswith("the confounds explain") for line in made.noticed)

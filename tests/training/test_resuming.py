@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from deconfound.training import engine
-from deconfound.training.run import fit
 from tests.training import tiny
 
 
@@ -36,7 +35,7 @@ def in_a_child(config, kill_at):
     if child == 0:
         try:
             _arm(kill_at, back)
-            fit(config)
+            tiny.fit(config)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -87,7 +86,7 @@ def _arm(kill_at, back):
 def test_kills_change_no_number(tmp_path, method, kills):
     path = tiny.write(tmp_path)
     options = {"method": {"name": method}, "training": {"epochs": 6 + kills}}
-    fit(tiny.config(path, tmp_path / "whole", **options))
+    tiny.fit(tiny.config(path, tmp_path / "whole", **options))
     run = {"checkpoint_seconds": 0.0}
     killed = tiny.config(path, tmp_path / "killed", run=run, **options)
     draw = random.Random(5)
@@ -99,7 +98,7 @@ def test_kills_change_no_number(tmp_path, method, kills):
     if kills == 20:
         assert {"half a file", "a step"} <= set(events)
         assert any("last.ckpt" in event for event in events)
-    fit(killed)
+    tiny.fit(killed)
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
     assert predictions(tmp_path / "killed") == predictions(tmp_path / "whole")
     assert features(tmp_path / "killed") == features(tmp_path / "whole")

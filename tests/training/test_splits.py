@@ -5,23 +5,29 @@ import pytest
 
 from deconfound.errors import OptionError, TableError
 from deconfound.training.batches import Order
-from deconfound.training.config import Splits
 from deconfound.training.problem import fold_data, open_problem
-from deconfound.training.run import fit
-from deconfound.training.splits import deal, folds, stratum_codes
+from deconfound.training.splits import deal, folds_by_level, kfold, person_codes, stratum_codes
 from tests.training import tiny
 
+PARTS_OF_0_1 = [
+    [2, 3, 6, 7, 8, 9, 10, 11, 20, 21],
+    [0, 1, 4, 5, 18, 19, 22, 23, 26, 27],
+    [12, 13, 14, 15, 16, 17, 24, 25, 28, 29],
+]
 
-def divided(options, frame, person=None, seed=0):
-    strata = stratum_codes([frame["dx"].to_numpy()])
-    table = {name: frame[name].to_numpy() for name in frame}
-    return folds(options, table, np.ones(len(frame), dtype=bool), strata, person, seed)
+
+def divided(frame, person=None, column=None, **options):
+    strata, people = stratum_codes([frame["dx"].to_numpy()]), person_codes(frame, person, len(frame))
+    if column is None:
+        return kfold(strata, people, **options)
+    values, rows = frame[column].to_numpy(), np.arange(len(frame))
+    return folds_by_level(values, strata, people, name=column, validation=0.15, seed=0, rows=rows)
 
 
 @pytest.mark.parametrize("scans", [1, 3])
 def test_folds_cover_all_rows_once_and_share_no_person(scans):
     frame = tiny.cohort(120, scans=scans)
-    found = divided(Splits(folds=4), frame, "person")
+    found = divided(frame, "person", folds=4)
     assert sorted(np.concatenate([fold.test for fold in found]).tolist()) == list(range(120))
     for fold in found:
         parts = [fold.train, fold.validation, fold.test]
@@ -42,15 +48,14 @@ def test_strata_are_spread_to_within_one_row():
 
 def test_the_division_follows_the_seed_and_nothing_else():
     frame = tiny.cohort()
-    same, again, other = (divided(Splits(folds=3), frame, seed=seed)[0].test.tolist() for seed in (1, 1, 2))
+    same, again, other = (divided(frame, folds=3, seed=seed)[0].test.tolist() for seed in (1, 1, 2))
     assert same == again != other
-    assert divided(Splits(folds=3, seed=1), frame, seed=9)[0].test.tolist() == same
 
 
 def test_a_column_can_hold_the_folds():
     frame = tiny.cohort(60)
     frame["part"] = np.arange(60) % 12
-    found = divided(Splits(kind="column", column="part"), frame)
+    found = divided(frame, column="part")
     assert [fold.name for fold in found] == [str(number) for number in range(12)]
     assert (found[10].test % 12 == 10).all()
 
@@ -59,20 +64,33 @@ def test_leaving_a_site_out_that_a_person_visited_twice_is_refused():
     frame = tiny.cohort(60, scans=2)
     frame["site"] = ["A", "B"] * 30
     with pytest.raises(TableError, match="splits must keep a person in one fold; got 30 people"):
-        divided(Splits(kind="leave-one-out", column="site"), frame, "person")
+        divided(frame, "person", "site")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Splits(folds=100), "splits.folds must be between 2 and the 72 people; got 100"),
-        (Splits(folds=72, validation=0.01), "must have at least 100 people to train on"),
-        (Splits(kind="column"), "splits.column must be given"),
+        ({"folds": 100}, "splits.folds must be between 2 and the 72 people; got 100"),
+        ({"folds": 72, "validation": 0.01}, "must have at least 100 people to train on"),
     ],
 )
 def test_impossible_divisions_are_refused(options, said):
     with pytest.raises((OptionError, TableError), match=said):
-        divided(options, tiny.cohort())
+        divided(tiny.cohort(), **options)
+
+
+def test_a_seed_of_the_division_is_stronger_than_that_of_the_run(tmp_path):
+    path = tiny.write(tmp_path)
+    drawn = [tiny.config(path, tmp_path, run={"seed": seed}, splits={"seed": own}) for seed, own in
+             ((1, None), (9, 1), (9, None))]  # fmt: skip
+    first, same, other = (open_problem(config).folds[0].test.tolist() for config in drawn)
+    assert first == same != other
+
+
+def test_kfold_gives_the_rows_that_release_0_1_gave():
+    found = kfold(np.arange(30) % 3, person_codes({"p": np.arange(30) // 2}, "p", 30), folds=3, validation=0.2, seed=4)
+    assert [fold.test.tolist() for fold in found] == PARTS_OF_0_1
+    assert [fold.validation.tolist() for fold in found] == [[4, 5, 26, 27], [10, 11, 12, 13], [0, 1, 4, 5]]
 
 
 def test_batches_are_of_nearly_one_size_and_hold_every_row_once():
@@ -101,8 +119,8 @@ def test_changing_the_test_rows_changes_nothing_that_was_fitted(tmp_path, method
     before, after = fold_data(open_problem(first), 0), fold_data(open_problem(second), 0)
     assert before.design.to_json() == after.design.to_json()
     assert before.scaler.to_dict() == after.scaler.to_dict()
-    fit(first)
-    fit(second)
+    tiny.fit(first)
+    tiny.fit(second)
     weights = [(tmp_path / name / "fold-0" / "checkpoint.pt").read_bytes() for name in "ab"]
     histories = [(tmp_path / name / "fold-0" / "history.csv").read_text() for name in "ab"]
     said = [(tmp_path / name / "fold-0" / "predictions.csv").read_text() for name in "ab"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from deconfound.training.loading import config_from
+from deconfound.training.config_file import read_config
+from deconfound.training.fitting import fit as fit_config
 
 
 def cohort(n=72, seed=0, scans=1):
@@ -42,7 +43,7 @@ def settings(path, folder, **sections):
         "method": {"name": "pmdn"},
         "training": {"epochs": 4, "patience": None, "batch_size": 16, "accelerator": "cpu"},
         "splits": {"folds": 2, "validation": 0.2},
-        "run": {"folder": str(folder), "seed": 3},
+        "run": {"folder": str(folder), "seed": 3, "audit": False},
     }
     for section, values in sections.items():
         data[section] = {**data.get(section, {}), **values}
@@ -50,4 +51,9 @@ def settings(path, folder, **sections):
 
 
 def config(path, folder, **sections):
-    return config_from(settings(path, folder, **sections))
+    return read_config(settings(path, folder, **sections))
+
+
+def fit(config, **options):
+    """The content of `results.json` of a run."""
+    return dict(fit_config(config, **options).results)

@@ -11,12 +11,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from deconfound import __version__
 from deconfound.cli.audit import audit
 from deconfound.cli.compare import compare
 from deconfound.cli.fit import fit
 from deconfound.cli.init import init
 from deconfound.cli.predict import predict
+from deconfound.cli.progress import counted
 from deconfound.errors import DeconfoundError
+
+__all__ = ["app", "counted", "main"]
 
 app = typer.Typer(
     name="deconfound",
@@ -39,8 +43,19 @@ for _entry in sorted(entry_points(group="deconfound.commands"), key=lambda entry
 _debug = False
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deconfound {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def options(debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False) -> None:
+def options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Read the options that all commands share."""
     global _debug
     _debug = debug
@@ -58,7 +73,7 @@ def main() -> None:
     except Exception as error:
         if _debug:
             traceback.print_exc()
-        told = escape(f"{type(error).__name__}: {error}")
-        hint = "This should have been told in better words; `deconfound --debug …` shows where it happened."
-        Console(stderr=True).print(f"[bold red]error:[/] {told}\n{hint}", highlight=False)
+        text = escape(f"{type(error).__name__}: {error}")
+        hint = "This is a fault of deconfound: please report it; `deconfound --debug …` shows where it happened."
+        Console(stderr=True).print(f"[bold red]error:[/] {text}\n{hint}", highlight=False)
         sys.exit(1)

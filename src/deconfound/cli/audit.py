@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from deconfound.cli.bars import passing
+from deconfound.cli.options import show_verdicts
+from deconfound.cli.progress import stage_progress
 from deconfound.errors import DeconfoundWarning, OptionError
-
-_STYLES = {"left": "bold red", "trace": "yellow", "clear": "green", "unanswerable": "dim"}
-_WORDS = {"left": "still there", "trace": "trace", "clear": "no sign", "unanswerable": "no answer"}
 
 
 def audit(
@@ -57,10 +53,8 @@ def audit(
     given = gather(files, roles, listed(outputs), model or [])
     types, levels = pairs(type or [], "--type"), pairs(positive or [], "--positive")
     _make(out)
-    bar = passing(console)
-    with bar, warnings.catch_warnings():
+    with stage_progress(console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
-        task = bar.add_task("reading", total=None)
         result = auditing.audit(
             given.models,
             given.columns,
@@ -74,11 +68,11 @@ def audit(
             permutations=permutations,
             bootstraps=bootstraps,
             seed=seed,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+            progress=progress,
         )
     for ending in ("html", "json", "csv"):
         result.save(out / f"audit.{ending}")
-    _show(console, result)
+    show_verdicts(console, result)
     console.print(f"wrote {out / 'audit.html'}, audit.json, audit.csv", highlight=False, markup=False)
     if check and any(item.answer == "left" for item in result.verdicts):
         raise typer.Exit(1)
@@ -89,20 +83,3 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(f"--out must be a folder that can be written; got {folder} ({error.strerror}).") from error
-
-
-def _show(console: Console, result: Any) -> None:
-    several = len({item.space for item in result.verdicts}) > 1
-    view = Table(title="What is left", title_justify="left")
-    for name in ("model", "confound", "verdict", "dcor²", "95 % interval", "p"):
-        view.add_column(name)
-    for item in result.verdicts:
-        main = result.where(model=item.model, space=item.space, confound=item.confound)[0]
-        word = f"[{_STYLES[item.answer]}]{_WORDS[item.answer]}[/]"
-        numbers = [f"{main.value:.3f}", f"{main.low:.3f} to {main.high:.3f}", f"{main.p:.3f}"]
-        who = f"{item.model} ({item.space})" if several else item.model
-        view.add_row(escape(who), escape(item.confound), word, *numbers)
-    console.print(view)
-    for note in result.notes:
-        style = "yellow" if note.severity == "warning" else "dim"
-        console.print(f"{note.severity}: {note.text}", style=style, highlight=False, markup=False)

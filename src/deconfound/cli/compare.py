@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deconfound.cli.bars import passing
-from deconfound.cli.running import (
+from deconfound.cli.options import (
     ConfigPath,
     Jobs,
     Overrides,
@@ -19,17 +17,23 @@ from deconfound.cli.running import (
     Slurm,
     SlurmWith,
     cluster_of,
-    run_all,
-    skipping,
-    stop_on,
-    telling,
+    complete_methods,
+    number,
+    resumable,
+    show_warnings,
 )
+from deconfound.cli.progress import run_progress
 
 
 def compare(
     config: ConfigPath,
     overrides: Overrides = None,
-    methods: Annotated[str, typer.Option(help="The first is what the others are compared with: none,mdn,pmdn")] = "",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="The first is what the others are compared with: none,mdn,pmdn", autocompletion=complete_methods
+        ),
+    ] = "",
     seeds: Annotated[str, typer.Option(help="A run for each: 0,1,2")] = "",
     batch_sizes: Annotated[str, typer.Option(help="A run for each: 16,64,256")] = "",
     jobs: Jobs = 1,
@@ -49,40 +53,29 @@ def compare(
 
     deconfound compare config.yaml --methods none,pmdn --seeds 0,1,2 --jobs 4 run.folder=runs/compare
     """
-    from deconfound.data.files import write_text
-    from deconfound.training.checking import look
-    from deconfound.training.comparison import compare as compare_runs
-    from deconfound.training.comparison import entries
-    from deconfound.training.comparison_page import comparison_page, sentences
-    from deconfound.training.loading import load_config
+    from deconfound.training import compare as compare_config
 
     console = Console()
     wanted = {"methods": methods, "seeds": seeds, "batch_sizes": batch_sizes}
     lists = [f"compare.{key}=[{text}]" for key, text in wanted.items() if text]
-    chosen = skipping(load_config(config, [*(overrides or ()), *lists], look), skip_bad)
-    lines = entries(chosen)
-    runs = [run for line in lines for run in line.runs.values()]
-    with telling(console):
-        failed = run_all(console, runs, jobs, cluster_of(slurm, slurm_with))
-        broken = {outcome.job.config.method.name for outcome in failed}
-        whole = [line for line in lines if line.method not in broken]
-        if not whole:
-            stop_on(failed, chosen.run.folder)
-        with passing(console) as bar:
-            task = bar.add_task("comparing", total=None)
-            content, _ = compare_runs(
-                chosen, whole, lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-            )
-    folder = Path(chosen.run.folder)
-    write_text(folder / "report.html", comparison_page(content))
-    _show(console, content)
-    for sentence in sentences(content):
+    with resumable(console), show_warnings(console), run_progress(console) as progress:
+        found = compare_config(
+            config,
+            *(overrides or ()),
+            *lists,
+            jobs=jobs,
+            cluster=cluster_of(slurm, slurm_with),
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    _show(console, found.results)
+    for sentence in found.sentences:
         console.print(f"• {sentence}", highlight=False, markup=False)
-    console.print(f"wrote {folder / 'report.html'} and results.json", highlight=False, markup=False)
-    stop_on(failed, chosen.run.folder)
+    console.print(f"wrote {', '.join(map(str, found.files))}", highlight=False, markup=False, soft_wrap=True)
+    found.raise_if_failed()
 
 
-def _show(console: Console, content: dict[str, Any]) -> None:
+def _show(console: Console, content: Any) -> None:
     first = next(iter(content["lines"][0]["measures"]))
     view = Table(title=f"{len(content['folds'])} folds · differences to {content['base']}", title_justify="left")
     for name in ("method", first.replace("_", " "), "difference", *(f"{name} left" for name in content["confounds"])):
@@ -90,13 +83,9 @@ def _show(console: Console, content: dict[str, Any]) -> None:
     for line in content["lines"]:
         item = line["measures"][first]
         change = item["difference"]
-        cells = [_number(item["mean"])]
-        told = f"{_number(change['mean'], '+')} ({_number(change['low'], '+')} to {_number(change['high'], '+')})"
-        cells.append("" if line["name"] == content["base"] else told)
-        cells += [_number(line["measures"][f"left/outputs/{name}"]["mean"]) for name in content["confounds"]]
+        interval = f"{number(change['low'], '+')} to {number(change['high'], '+')}"
+        shown = "" if line["name"] == content["base"] else f"{number(change['mean'], '+')} ({interval})"
+        cells = [number(item["mean"]), shown]
+        cells += [number(line["measures"][f"left/outputs/{name}"]["mean"]) for name in content["confounds"]]
         view.add_row(escape(line["name"]), *cells)
     console.print(view)
-
-
-def _number(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{value:{sign}.3f}"

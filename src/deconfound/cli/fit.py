@@ -1,13 +1,14 @@
-"""`deconfound fit`: one method, cross-validated, into one folder."""
+"""`deconfound fit`: one method, cross-validated and audited, into one folder."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from deconfound.cli.running import (
+from deconfound.cli.options import (
     ConfigPath,
     Jobs,
     Overrides,
@@ -15,11 +16,12 @@ from deconfound.cli.running import (
     Slurm,
     SlurmWith,
     cluster_of,
-    run_all,
-    skipping,
-    stop_on,
-    telling,
+    number,
+    resumable,
+    show_verdicts,
+    show_warnings,
 )
+from deconfound.cli.progress import run_progress
 
 
 def fit(
@@ -29,8 +31,11 @@ def fit(
     slurm: Slurm = False,
     slurm_with: SlurmWith = None,
     skip_bad: SkipBad = False,
+    audit: Annotated[
+        bool | None, typer.Option("--audit/--no-audit", help="Audit the out-of-fold outputs; run.audit by default.")
+    ] = None,
 ) -> None:
-    """Train one method on every fold of a config, and test it.
+    """Train one method on every fold of a config, test it, and audit what is left.
 
     Everything lies in the folder `run.folder`. If the command is killed, give
     it again: finished folds stay, the one that was running goes on, and the
@@ -44,22 +49,26 @@ def fit(
 
     deconfound fit config.yaml --slurm --slurm-with slurm_partition=gpu --slurm-with timeout_min=120
     """
-    from deconfound.training.checking import look
-    from deconfound.training.loading import load_config
-    from deconfound.training.run import gather
+    from deconfound.training import fit as fit_config
 
     console = Console()
-    chosen = skipping(load_config(config, overrides or (), look), skip_bad)
-    with telling(console):
-        failed = run_all(console, [chosen], jobs, cluster_of(slurm, slurm_with))
-    stop_on(failed, chosen.run.folder)
-    folder = Path(chosen.run.folder)
-    content = gather(folder)
-    view = Table(title=f"{chosen.method.name} · {len(content['folds'])} folds", title_justify="left")
+    with resumable(console), show_warnings(console), run_progress(console) as progress:
+        found = fit_config(
+            config,
+            *(overrides or ()),
+            jobs=jobs,
+            cluster=cluster_of(slurm, slurm_with),
+            audit=audit,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+    method = found.results["identity"]["method"]["name"]
+    view = Table(title=f"{method} · {len(found.results['folds'])} folds", title_justify="left")
     for name in ("measure", "mean", "sd over folds"):
         view.add_column(name, justify="left" if name == "measure" else "right")
-    for name, item in content["metrics"].items():
-        cells = ["–" if item[key] is None else f"{item[key]:.3f}" for key in ("mean", "sd")]
-        view.add_row(name.replace("_", " "), *cells)
+    for name, item in found.metrics.items():
+        view.add_row(name.replace("_", " "), number(item["mean"]), number(item["sd"]))
     console.print(view)
-    console.print(f"wrote {folder / 'results.json'}", highlight=False, markup=False)
+    if found.audit is not None:
+        show_verdicts(console, found.audit)
+    console.print(f"wrote {', '.join(map(str, found.files))}", highlight=False, markup=False, soft_wrap=True)

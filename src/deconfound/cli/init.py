@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deconfound.cli.running import SkipBad, telling
+from deconfound.cli.options import SkipBad, show_warnings
 from deconfound.errors import OptionError
 
 
@@ -27,6 +27,8 @@ def init(
 ) -> None:
     """Look at a table, say what is worth knowing, and write a config to start from.
 
+    A JSON schema is written beside the config: editors complete and check its keys by it.
+
     [bold]Examples[/]
 
     deconfound init table.csv --label dx --confounds age,sex,site
@@ -34,17 +36,21 @@ def init(
     deconfound init participants.tsv --source features.csv --label diagnosis --confounds 'site,spline(age),sex'
     """
     from deconfound.data.files import write_text
-    from deconfound.training.starting import start_from
+    from deconfound.training import start_config
 
     console = Console()
     if out.exists() and not force:
         raise OptionError(f"--out must be a new file; got {out}, which is there. Add --force to overwrite it.")
-    with telling(console), console.status("looking at the table"):
-        made = start_from(table, _listed(label), _listed(confounds), source, person, id, skip_bad=skip_bad)
+    schema = out.with_name(f"{out.stem}.schema.json")
+    with show_warnings(console), console.status("looking at the table"):
+        made = start_config(
+            table, _listed(label), _listed(confounds), source, person, id, skip_bad=skip_bad, schema=schema.name
+        )
     write_text(out, made.text)
+    write_text(schema, made.schema)
     for line in made.noticed:
         console.print(f"• {line}", highlight=False, markup=False)
-    console.print(f"wrote {out}; next: deconfound fit {out}", highlight=False, markup=False)
+    console.print(f"wrote {out}; next: deconfound fit {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _listed(text: str) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deconfound.cli.running import SkipBad, telling
+from deconfound.cli.options import SkipBad, show_warnings
+from deconfound.cli.progress import run_progress
 
 
 def predict(
@@ -23,6 +24,9 @@ def predict(
     fold: Annotated[int | None, typer.Option(help="Use one fold's model instead of the mean over all.")] = None,
     out: Annotated[Path, typer.Option(help="CSV to write.")] = Path("predictions.csv"),
     skip_bad: SkipBad = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Execute the network's own code (module:callable) that the run names.")
+    ] = False,
 ) -> None:
     """Predict new people with the models of a run.
 
@@ -34,19 +38,22 @@ def predict(
 
     deconfound predict runs/run new_people.tsv --images new_scans/ --out answers.csv
     """
-    from deconfound.data.files import write_text
-    from deconfound.training.predicting import predict as predict_rows
+    from deconfound.training import predict as predict_rows
 
     console = Console()
-    with telling(console), console.status("predicting"):
-        found = predict_rows(run, table, images, fold, skip_bad=skip_bad)
-    write_text(out, found.to_csv())
+    with show_warnings(console), run_progress(console) as progress:
+        found = predict_rows(run, table, images, fold=fold, trust=trust, skip_bad=skip_bad, progress=progress)
+    found.to_csv(out)
     for line in found.assumed:
         console.print(line, style="yellow", highlight=False, markup=False)
+    if found.without_score:
+        console.print(
+            f"{found.without_score} of {len(found.ids)} rows have no finite score, and so no class", style="yellow"
+        )
     if found.seen:
         console.print(
             f"{found.seen} of {len(found.ids)} rows carry ids that the run has seen: their scores are not those of new "
             "people",
             style="yellow",
         )
-    console.print(f"wrote {out}, {len(found.ids)} rows", highlight=False, markup=False)
+    console.print(f"wrote {out}, {len(found.ids)} rows", highlight=False, markup=False, soft_wrap=True)

@@ -6,7 +6,6 @@ import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from deconfound.errors import DeconfoundError, OptionError
 from deconfound.networks.mlp import MLP
 from deconfound.networks.resnet3d import ResNet3D
 from deconfound.networks.synthetic import SyntheticCNN
+from deconfound.networks.user_modules import imported
 from deconfound.surgery import Collector, collect, last_linear, normalize
 
 
@@ -54,7 +54,7 @@ def network_faults(name: str, options: dict[str, Any]) -> list[str]:
     """What is wrong with `network.name` and `network.options`, without building anything."""
     if ":" in name:
         try:
-            _imported(name)
+            imported(name)
         except OptionError as fault:
             return [str(fault)]
         return []
@@ -85,23 +85,12 @@ def build_network(name: str, shape: tuple[int, ...], outputs: int, options: dict
         raise OptionError("\n".join(faults))
     if name in NETWORKS:
         return NETWORKS[name][0](shape, outputs, **options)
-    make = _imported(name)
+    make = imported(name)
     takes = inspect.signature(make).parameters
     network = make(outputs=outputs, **({"shape": shape} if "shape" in takes else {}), **options)
     if not isinstance(network, nn.Module):
         raise OptionError(f"{name} must return a torch module; got {type(network).__name__}.")
     return network
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(
-            f"network.name must be importable as package.module:callable; got {name!r} ({error})."
-        ) from error
-    return found
 
 
 def place_faults(network: nn.Module, shape: tuple[int, ...], design: Design, at: Sequence[str] | None) -> list[str]:
@@ -111,8 +100,7 @@ def place_faults(network: nn.Module, shape: tuple[int, ...], design: Design, at:
     try:
         normalize(network, design, at, example=torch.zeros(2, *shape), dry_run=True)
     except DeconfoundError as fault:
-        lines = str(fault).split("\n")
-        return [f"method.{line}" if line.startswith("at must") else f"method.at: {line}" for line in lines]
+        return [f"method.at: {line}" for line in str(fault).split("\n")]
     except Exception:  # a network that cannot read these samples: its fold says so, with the traceback
         return []
     return []

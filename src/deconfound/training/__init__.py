@@ -1,29 +1,95 @@
-"""Training: one definition of step, validation and best epoch, and two drivers over it.
+"""Training: one definition of step, validation and best epoch, two drivers over it, and runs on disk.
 
-`train_in_memory` and what belongs to it need torch alone; a run on disk (`fit`, `compare`) needs the `train` extra. All
-names are imported when they are first used.
+`train_in_memory` and what belongs to it need torch alone; a run on disk (`fit`, `compare`, `predict`) needs the `train`
+extra. All names are imported when they are first used.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_EXPORTS = {
-    "BestEpoch": "step",
-    "Epoch": "schedule",
-    "InMemoryTrainer": "in_memory",
-    "Predictions": "samples",
-    "Samples": "samples",
-    "Schedule": "schedule",
-    "TrainingResult": "schedule",
-    "bce": "losses",
-    "cross_entropy": "losses",
-    "focal": "losses",
-    "mse": "losses",
-    "predict_in_memory": "samples",
-    "train_in_memory": "in_memory",
+if TYPE_CHECKING:
+    from deconfound.training.comparison import Comparison, compare
+    from deconfound.training.config import Config
+    from deconfound.training.config_file import read_config
+    from deconfound.training.cpu import threads
+    from deconfound.training.fitting import FitResult, fit
+    from deconfound.training.in_memory import InMemoryTrainer, train_in_memory
+    from deconfound.training.intervals import Interval, difference, interval
+    from deconfound.training.jobs import Cluster, Progress
+    from deconfound.training.losses import bce, cross_entropy, focal, mse
+    from deconfound.training.needs import listed_faults, need
+    from deconfound.training.origin import commit, provenance
+    from deconfound.training.outputs import RunOutputs, read_run_outputs
+    from deconfound.training.predicting import RunPredictions, predict
+    from deconfound.training.samples import Predictions, Samples, predict_in_memory
+    from deconfound.training.schedule import Epoch, Schedule, TrainingResult
+    from deconfound.training.splits import Fold, deal, kfold, stratum_codes
+    from deconfound.training.start import Start, start_config
+    from deconfound.training.step import BestEpoch
+
+_FILES = {
+    "comparison": "Comparison compare",
+    "config": "Config",
+    "config_file": "read_config",
+    "cpu": "threads",
+    "fitting": "FitResult fit",
+    "in_memory": "InMemoryTrainer train_in_memory",
+    "intervals": "Interval difference interval",
+    "jobs": "Cluster Progress",
+    "losses": "bce cross_entropy focal mse",
+    "needs": "listed_faults need",
+    "origin": "commit provenance",
+    "outputs": "RunOutputs read_run_outputs",
+    "predicting": "RunPredictions predict",
+    "samples": "Predictions Samples predict_in_memory",
+    "schedule": "Epoch Schedule TrainingResult",
+    "splits": "Fold deal kfold stratum_codes",
+    "start": "Start start_config",
+    "step": "BestEpoch",
 }
+_EXPORTS = {name: file for file, names in _FILES.items() for name in names.split()}
 
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "BestEpoch",
+    "Cluster",
+    "Comparison",
+    "Config",
+    "Epoch",
+    "FitResult",
+    "Fold",
+    "InMemoryTrainer",
+    "Interval",
+    "Predictions",
+    "Progress",
+    "RunOutputs",
+    "RunPredictions",
+    "Samples",
+    "Schedule",
+    "Start",
+    "TrainingResult",
+    "bce",
+    "commit",
+    "compare",
+    "cross_entropy",
+    "deal",
+    "difference",
+    "fit",
+    "focal",
+    "interval",
+    "kfold",
+    "listed_faults",
+    "mse",
+    "need",
+    "predict",
+    "predict_in_memory",
+    "provenance",
+    "read_config",
+    "read_run_outputs",
+    "start_config",
+    "stratum_codes",
+    "threads",
+    "train_in_memory",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,33 +1,37 @@
-"""Methods side by side: the same folds and seeds for each, paired differences, and one audit of all."""
+"""`compare`: methods side by side on the same folds and seeds, paired differences, and one audit of all."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deconfound.auditing.audit import audit
 from deconfound.auditing.result import Audit
-from deconfound.data.files import write_json
+from deconfound.data.files import read_json, write_json, write_text
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.metrics.resampling import Resampling
-from deconfound.training.checking import method_faults
-from deconfound.training.config import Config
-from deconfound.training.loading import listed
-from deconfound.training.pairing import Interval, difference, interval, within
+from deconfound.training.checks import method_faults
+from deconfound.training.comparison_page import comparison_page, sentences
+from deconfound.training.config_file import read_config
+from deconfound.training.fitting import audit_progress, first_of_several
+from deconfound.training.intervals import Interval, difference, interval, within
+from deconfound.training.jobs import Cluster, JobResult, OnProgress, open_runs, raise_if_failed, train_runs, working_on
+from deconfound.training.needs import listed_faults
+from deconfound.training.origin import provenance
+from deconfound.training.outputs import audit_runs, confound_columns, left, read_fold_outputs
 from deconfound.training.problem import Problem, open_problem
-from deconfound.training.provenance import provenance
-from deconfound.training.reading import audit_types, confound_columns, left, tested
-from deconfound.training.run import RESULTS, gather
-from deconfound.training.trainers import threads
+from deconfound.training.run_folder import RESULTS, gather, open_run
+from deconfound.training.sources import skipping_bad_scans
+
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
 
 FORMAT, VERSION = "deconfound-comparison", 1
-# Up to so many rows a second thread costs more than it gives, many times more where cores are shared.
-ONE_THREAD = 2000
+REPORT = "report.html"
 Keyed = dict[tuple[int, int], float]
 """Values by (test set, seed)."""
 
@@ -38,6 +42,7 @@ class Entry:
 
     Attributes:
         name: How the report calls it.
+        method: The method.
         runs: Its runs by seed.
     """
 
@@ -46,53 +51,137 @@ class Entry:
     runs: Mapping[int, Config]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Methods compared on the same folds and seeds.
+
+    Attributes:
+        folder: Where the runs and the report lie.
+        lines: For each method its name, runs, seconds and measures, as in `results.json`.
+        audit: One audit of the first seed's out-of-fold outputs of all methods; None in all but the first of
+            several processes that train together.
+        sentences: The comparison in a few plain sentences.
+        results: The content of `results.json`.
+        files: The files that were written for reading: `results.json` and `report.html`.
+        failures: Folds that failed; their methods are not among the lines.
+    """
+
+    folder: Path
+    lines: Sequence[Mapping[str, Any]]
+    audit: Audit | None
+    sentences: tuple[str, ...]
+    results: Mapping[str, Any]
+    files: tuple[Path, ...]
+    failures: tuple[JobResult, ...] = ()
+
+    def raise_if_failed(self) -> None:
+        """Raise an error that counts the failed folds, if any."""
+        raise_if_failed(self.failures, self.folder)
+
+
+def compare(
+    config: str | Path | Mapping[str, Any] | Config,
+    *overrides: str,
+    jobs: int = 1,
+    cluster: Cluster | None = None,
+    skip_bad: bool = False,
+    progress: OnProgress | None = None,
+) -> Comparison:
+    """Train several methods on the same folds and seeds, and compare cost and what is left.
+
+    Called again, also with more methods or seeds, it does not repeat finished folds. A method whose folds fail is left
+    out of the comparison, with a warning, and does not stop the others.
+
+    Args:
+        config: A YAML file, a mapping, or a `Config`; its section `compare` says what is trained.
+        overrides: Changes of it, such as `"compare.methods=[none, pmdn]"`.
+        jobs: Folds that run at a time on this machine; -1 is one per core.
+        cluster: Send the folds there instead, as an array of submitit.
+        skip_bad: Leave out scans that cannot be read or have no row of the table, and warn.
+        progress: Called with a `Progress` as folds and epochs end.
+
+    Example:
+        >>> from deconfound.training import compare
+        >>> compare({"data": {}, "design": {"confounds": ["age"]}, "compare": {"seeds": [-1]}})
+        Traceback (most recent call last):
+            ...
+        deconfound.errors.OptionError: the config has 3 faults:
+        - data.source must be given; got nothing.
+        - data.label must be given; got nothing.
+        - compare.seeds must be at least 0; got -1.
+    """
+    chosen = read_config(config, overrides)
+    chosen = skipping_bad_scans(chosen) if skip_bad else chosen
+    lines = entries(chosen)
+    problems = open_runs([run for line in lines for run in line.runs.values()], progress)
+    with working_on([chosen.run.folder, *(problem.config.run.folder for problem in problems)]):
+        failed = train_runs(problems, jobs, cluster, progress)
+        broken = {result.job.config.method.name for result in failed}
+        whole = [line for line in lines if line.method not in broken]
+        if not whole:
+            raise_if_failed(failed, chosen.run.folder)
+        if failed and progress is None:
+            names = ", ".join(sorted(broken))
+            warnings.warn(f"left out of the comparison, for folds failed: {names}", DeconfoundWarning, stacklevel=2)
+        folder, audited = Path(chosen.run.folder), None
+        with first_of_several() as is_first:
+            if is_first:
+                content, audited = _compared(chosen, whole, progress)
+                write_json(folder / RESULTS, content)
+                write_text(folder / REPORT, comparison_page(content))
+        content = read_json(folder / RESULTS)
+    files = (folder / RESULTS, folder / REPORT)
+    return Comparison(folder, content["lines"], audited, tuple(sentences(content)), content, files, tuple(failed))
+
+
 def entries(config: Config) -> list[Entry]:
     """Every method and batch size of `config.compare`, with a run for each seed."""
-    compare = config.compare
-    faults = method_faults(compare.methods)
+    compared = config.compare
+    faults = method_faults(compared.methods)
     try:
-        Resampling(compare.permutations, compare.bootstraps, config.run.seed)
+        Resampling(compared.permutations, compared.bootstraps, config.run.seed)
     except DeconfoundError as fault:
         faults.append(f"compare: {fault}")
-    if not compare.seeds:
+    if not compared.seeds:
         faults.append("compare.seeds must name at least one seed; got none.")
     if faults:
-        raise OptionError(listed("the config", faults))
-    sizes = compare.batch_sizes or (config.training.batch_size,)
+        raise OptionError(listed_faults("the config", faults))
+    sizes = compared.batch_sizes or (config.training.batch_size,)
     made = []
-    for method in dict.fromkeys(compare.methods):
+    for method in dict.fromkeys(compared.methods):
         for size in dict.fromkeys(sizes):
             name = method if len(sizes) == 1 else f"{method}, batch {size}"
             part = method if len(sizes) == 1 else f"{method}-batch-{size}"
-            folders = {seed: str(Path(config.run.folder) / f"{part}-seed-{seed}") for seed in compare.seeds}
-            runs = {seed: config.for_run(method, seed, size, folder) for seed, folder in folders.items()}
+            folders = {seed: str(Path(config.run.folder) / f"{part}-seed-{seed}") for seed in compared.seeds}
+            runs = {seed: _run_config(config, method, seed, size, folder) for seed, folder in folders.items()}
             made.append(Entry(name, method, runs))
     return made
 
 
-def compare(
-    config: Config, lines: Sequence[Entry], progress: Callable[[str, int, int], None] | None = None
-) -> tuple[dict[str, Any], Audit]:
-    """Compare finished runs, and write `results.json` into `config.run.folder`.
+def _run_config(config: Config, method: str, seed: int, batch_size: int, folder: str) -> Config:
+    return config.updated(
+        method={"name": method}, training={"batch_size": batch_size}, run={"seed": seed, "folder": folder}
+    )
 
-    The differences are to the first line. What is left is measured within label groups of each test set; the audit
-    looks at the first seed's outputs on all test rows, fold by fold.
 
-    Args:
-        config: The comparison.
-        lines: From `entries`, those whose runs are finished.
-        progress: Passed to the audit.
+def _compared(config: Config, lines: Sequence[Entry], progress: OnProgress | None) -> tuple[dict[str, Any], Audit]:
+    """The content of `results.json`, and the audit of the first seed's outputs.
+
+    The differences are to the first line. What is left is measured within label groups of each test set.
     """
-    problems = {
-        seed: open_problem(replace(run, run=replace(run.run, seed=seed))) for seed, run in lines[0].runs.items()
-    }
+    problems = {seed: open_problem(run, check=False) for seed, run in lines[0].runs.items()}
     problem = problems[next(iter(problems))]
     shares = [len(fold.test) / len(fold.train) for each in problems.values() for fold in each.folds]
     share = float(np.mean(shares))
     measured = {line.name: _measured(line, problems) for line in lines}
     base = measured[lines[0].name]
-    with threads(1 if len(problem.codes) <= ONE_THREAD else None):
-        audited = _audit(config, lines, problem, progress)
+    audited = audit_runs(
+        {line.name: open_run(next(iter(line.runs.values())).run.folder) for line in lines},
+        permutations=config.compare.permutations,
+        bootstraps=config.compare.bootstraps,
+        seed=config.run.seed,
+        progress=audit_progress(progress),
+    )
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -103,82 +192,44 @@ def compare(
         "folds": [fold.name for fold in problem.folds],
         "test_share": share,
         "base": lines[0].name,
-        "lines": [
-            {
-                "name": line.name,
-                "method": line.method,
-                "runs": {str(seed): Path(run.run.folder).name for seed, run in line.runs.items()},
-                "seconds": _seconds(line),
-                "measures": {
-                    key: {
-                        **_plain(within(interval([(k[0], v) for k, v in values.items()], share), *_range(key))),
-                        "difference": _plain(difference(values, base.get(key, {}), share)),
-                    }
-                    for key, values in measured[line.name].items()
-                },
-            }
-            for line in lines
-        ],
+        "lines": [_line(line, measured[line.name], base, share) for line in lines],
         "audit": audited.to_dict(),
         "provenance": provenance(config.run.seed, problem.source.fingerprint),
     }
-    write_json(Path(config.run.folder) / RESULTS, content)
     return content, audited
+
+
+def _line(line: Entry, measured: Mapping[str, Keyed], base: Mapping[str, Keyed], share: float) -> dict[str, Any]:
+    seconds = [s for run in line.runs.values() for s in gather(open_run(run.run.folder))["seconds"].values()]
+    return {
+        "name": line.name,
+        "method": line.method,
+        "runs": {str(seed): Path(run.run.folder).name for seed, run in line.runs.items()},
+        "seconds": round(float(np.mean(seconds)), 3),
+        "measures": {
+            key: {
+                **_plain(within(interval([(k[0], v) for k, v in values.items()], share), *_range(key))),
+                "difference": _plain(difference(values, base.get(key, {}), share)),
+            }
+            for key, values in measured.items()
+        },
+    }
 
 
 def _measured(line: Entry, problems: Mapping[int, Problem]) -> dict[str, Keyed]:
     """Each measure by test set and seed: performance, and `left/SPACE/CONFOUND`."""
     found: dict[str, Keyed] = {}
-    for seed, run in line.runs.items():
-        folder, problem = Path(run.run.folder), problems[seed]
+    for seed, config in line.runs.items():
+        run, problem = open_run(config.run.folder), problems[seed]
         confounds = confound_columns(problem)
-        for result in gather(folder)["folds"]:
-            key = (result["test_rows"], seed)
+        for fold in run.folds:
+            result = fold.checked()
             values = dict(result["metrics"])
-            for space, each in left(tested(folder, result["fold"], problem.task), confounds, problem).items():
+            for space, each in left(read_fold_outputs(fold, problem.task), confounds, problem).items():
                 values |= {f"left/{space}/{name}": value for name, value in each.items()}
             for name, value in values.items():
-                found.setdefault(name, {})[key] = float("nan") if value is None else value
+                found.setdefault(name, {})[result["test_rows"], seed] = float("nan") if value is None else value
     return found
-
-
-def _audit(config: Config, lines: Sequence[Entry], problem: Problem, progress: Any) -> Audit:
-    outputs: dict[str, Any] = {}
-    order: Any = None
-    fold_of: Any = None
-    for line in lines:
-        folder = Path(next(iter(line.runs.values())).run.folder)
-        parts = [tested(folder, number, problem.task) for number in range(len(problem.folds))]
-        rows = np.concatenate([part.rows for part in parts])
-        order = np.argsort(rows)
-        fold_of = np.concatenate([[number] * len(part.rows) for number, part in enumerate(parts)])[order]
-        outputs[line.name] = np.concatenate([part.outputs for part in parts])[order]
-        rows = rows[order]
-    names = [*problem.confounds, *problem.task.labels, *([config.data.person] if config.data.person else [])]
-    table: dict[str, Any] = {name: np.asarray(problem.source.table[name])[rows] for name in dict.fromkeys(names)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # the page holds them as notes
-        return audit(
-            outputs,
-            {**table, "test fold": fold_of},
-            confounds=problem.confounds,
-            labels=list(problem.task.labels),
-            person=config.data.person,
-            fold="test fold",
-            types=audit_types(problem),
-            positive=problem.task.positive,
-            permutations=config.compare.permutations,
-            bootstraps=config.compare.bootstraps,
-            seed=config.run.seed,
-            embedding=False,
-            progress=progress,
-        )
-
-
-def _seconds(line: Entry) -> float:
-    """Training time of a fold, on average."""
-    found = [s for run in line.runs.values() for s in gather(Path(run.run.folder))["seconds"].values()]
-    return round(float(np.mean(found)), 3)
 
 
 def _range(measure: str) -> tuple[float, float]:

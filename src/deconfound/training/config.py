@@ -1,48 +1,90 @@
-"""What a run is told: nested frozen dataclasses, one section each, with every default in sight."""
+"""What a run is told: one frozen model a section, with every key, its default and what it means.
+
+`deconfound init`, the schema for editors and the table in `docs/run.md` are made from these models.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
+from deconfound.training.needs import need
+
+need("pydantic", "train")
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator  # noqa: E402 - after the check
+
+
+def _as_tuple(value: Any) -> Any:
+    """A list as a tuple, and a single value as a tuple of one."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _as_number(value: Any) -> Any:
+    """YAML reads 1e-3 as a text."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_as_tuple)]
+Number = Annotated[float, BeforeValidator(_as_number), Field(allow_inf_nan=False)]
 Term = str | dict[str, Any]
+Terms = Annotated[tuple[Term, ...], BeforeValidator(_as_tuple)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+Fill = Literal["error", "mean"]
 
 
-@dataclass(frozen=True)
-class Data:
-    """Where samples and their table come from, and what its columns mean.
+class Section(BaseModel):
+    """What all sections share: unknown keys are refused, and values are of their type."""
 
-    Attributes:
-        source: A table of features (CSV, TSV, Parquet), an array (NPY, NPZ), or a folder of scans.
-        label: The column that is predicted; a list for several labels.
-        table: The table of people, where it is not the source itself.
-        id: The column that joins source and table, and names rows in predictions.
-        array: Which array of an NPZ holds the samples.
-        features: Columns or globs of the source that are inputs; all numeric columns without another role if None,
-            but for those that are called like the name of a row or person (id, subject_id, …).
-        person: The column that names the person of a row; a person's rows stay in one part of a split. A folder of
-            scans has one by itself.
-        controls: `{column: level}` of the rows that methods with `controls_only` learn from.
-        types: "numeric", "categorical" or "boolean" for columns that should not be read by their values.
-        positive: For a binary label, the level that a high score stands for.
-        missing_features: What an empty cell among the inputs is: an error, or the mean of the training rows.
-        scale: "columns" standardises each input on the training rows; "auto" does so for tables, not for images.
-        options: Further arguments of a reader of scans.
-    """
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        """`method: mdn` stands for `method: {name: mdn}`, and an empty section for its defaults."""
+        if isinstance(data, str) and "name" in cls.model_fields:
+            return {"name": data}
+        return {} if data is None else data
+
+
+class DataOptions(Section):
+    """Where samples and their table come from, and what its columns mean."""
 
     source: str
-    label: str | tuple[str, ...]
+    """A table of features (CSV, TSV, Parquet), an array (NPY, NPZ), or a folder of scans."""
+    label: str | Names
+    """The column that is predicted; a list for several labels."""
     table: str | None = None
+    """The table of people, where it is not the source itself."""
     id: str | None = None
+    """The column that joins source and table, and names rows in predictions."""
     array: str | None = None
-    features: tuple[str, ...] | None = None
+    """Which array of an NPZ holds the samples."""
+    features: Names | None = None
+    """Columns or globs that are inputs; if left out, all numeric columns without another role."""
     person: str | None = None
+    """The column that names the person of a row; a person's rows stay in one fold."""
     controls: dict[str, Any] | None = None
-    types: dict[str, str] = field(default_factory=dict)
+    """`{column: level}` of the rows that methods with `controls_only` learn from."""
+    types: dict[str, Literal["numeric", "categorical", "boolean"]] = {}
+    """`{column: numeric, categorical or boolean}` for columns that should not be read by their values."""
     positive: str | None = None
-    missing_features: Literal["error", "mean"] = "error"
+    """For a binary label, the level that a high score stands for."""
+    missing_features: Fill = "error"
+    """What an empty cell among the inputs is: an error, or the mean of the training rows."""
     scale: Literal["auto", "columns", "none"] = "auto"
-    options: dict[str, Any] = field(default_factory=dict)
+    """"columns" standardises each input on the training rows; "auto" does so for tables, not for images."""
+    options: dict[str, Any] = {}
+    """Further arguments of the reader of scans."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -50,204 +92,190 @@ class Data:
         return (self.label,) if isinstance(self.label, str) else self.label
 
 
-@dataclass(frozen=True)
-class DesignOptions:
-    """What is removed and what is kept.
+class DesignOptions(Section):
+    """What is removed and what is kept."""
 
-    Attributes:
-        confounds: Columns, or terms: `age`, `spline(age, 4)`, `poly(age, 2)`, `age:sex`, or `{age: spline}`.
-        keep: Columns whose effect survives; the labels if None.
-        missing: What a missing confound is: an error, or the mean of the training rows.
-        unseen: The same for a level without training rows; if None "mean" where a split leaves levels out, or "error".
-        site: The confound that says where a sample comes from; if None, one that is called like it.
-    """
-
-    confounds: tuple[Term, ...]
-    keep: tuple[Term, ...] | None = None
-    missing: Literal["error", "mean"] = "error"
-    unseen: Literal["error", "mean"] | None = None
+    confounds: Terms
+    """What is removed: columns, or terms such as spline(age, 4), poly(age, 2), age:sex, {age: spline}."""
+    keep: Terms | None = None
+    """What must survive; the labels if left out."""
+    missing: Fill = "error"
+    """What a missing confound is: an error, or the mean of the training rows."""
+    unseen: Fill | None = None
+    """The same for a level without training rows; if left out, mean where a split leaves levels out, else error."""
     site: str | None = None
+    """The confound that says where a sample comes from; if left out, one that is called site, scanner, center."""
 
 
-@dataclass(frozen=True)
-class Network:
-    """What is trained.
-
-    Attributes:
-        name: `mlp`, `synthetic_cnn`, `resnet3d`, or `package.module:callable`, called with `outputs=` and options.
-        options: Its arguments, such as `hidden` and `dropout` of the MLP.
-        features: The module whose output is kept as hidden features; the input of the last linear layer if None.
-    """
+class NetworkOptions(Section):
+    """What is trained."""
 
     name: str = "mlp"
-    options: dict[str, Any] = field(default_factory=dict)
+    """mlp, synthetic_cnn, resnet3d, or package.module:callable of your own (also beside the config)."""
+    options: dict[str, Any] = {}
+    """Its arguments, such as hidden and dropout of the MLP."""
     features: str | None = None
+    """The module whose output is kept as hidden features; if left out, the input of the last linear layer."""
 
 
-@dataclass(frozen=True)
-class MethodOptions:
-    """How it is trained.
-
-    Attributes:
-        name: One of the methods, see `docs/which-method.md`.
-        at: Modules whose output is normalised; None for the library's choice.
-        options: For each method by name, its own options.
-    """
+class MethodOptions(Section):
+    """How it is trained."""
 
     name: str = "pmdn"
-    at: tuple[str, ...] | None = None
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """One of the methods, see docs/which-method.md."""
+    at: Names | None = None
+    """Modules whose output is normalised; the library's choice if left out."""
+    options: dict[str, dict[str, Any]] = {}
+    """For each method by name, its own options."""
 
 
-@dataclass(frozen=True)
-class Training:
-    """The loop, and what is passed through to Lightning.
-
-    Attributes:
-        task: "binary", "multilabel", "multiclass" or "regression"; found from the labels if "auto".
-        loss: "cross-entropy", "bce", "focal" or "mse"; the task's usual one if "auto".
-        focal_gamma: How far the focal loss turns away from easy samples; 0 is plain cross-entropy.
-        epochs: The most epochs.
-        patience: Epochs without a better validation loss before training stops; None never stops early.
-        batch_size: Samples in a batch, per device.
-        optimizer: "adam", "adamw" or "sgd".
-        lr: The learning rate.
-        weight_decay: The optimiser's weight decay.
-        accumulate: Batches whose gradients are summed for one step.
-        clip: The largest norm of the gradient; None leaves it alone.
-        accelerator: Lightning's, as are `devices`, `nodes`, `strategy` and `precision`.
-        devices: How many, or which.
-        nodes: How many machines.
-        strategy: "auto", "ddp", "fsdp", …
-        precision: "32-true", "bf16-mixed", "16-mixed", …
-        workers: Processes that read samples.
-        threads: CPU threads of a fold; None is 1 for tables and torch's own number for images. Part of the config
-            because sums in another order differ in the last bits.
-        loggers: "tensorboard", "mlflow"; the history is written as CSV in any case.
-    """
+class TrainingOptions(Section):
+    """The training loop, and what is passed through to Lightning."""
 
     task: Literal["auto", "binary", "multilabel", "multiclass", "regression"] = "auto"
+    """What is predicted; found from the labels if auto."""
     loss: Literal["auto", "cross-entropy", "bce", "focal", "mse"] = "auto"
-    focal_gamma: float = 2.0
-    epochs: int = 100
-    patience: int | None = 15
-    batch_size: int = 64
+    """The loss; the usual one of the task if auto. focal helps with rare labels."""
+    focal_gamma: Annotated[Number, Field(ge=0)] = 2.0
+    """How far the focal loss turns away from easy samples; 0 is plain cross-entropy."""
+    epochs: AtLeastOne = 100
+    """The most epochs."""
+    patience: AtLeastOne | None = 15
+    """Epochs without a better validation loss before training stops; null never stops early."""
+    batch_size: AtLeastOne = 64
+    """Samples in a batch, per device."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 1e-2
-    accumulate: int = 1
-    clip: float | None = None
+    """The optimiser."""
+    lr: Annotated[Number, Field(gt=0)] = 1e-3
+    """The learning rate."""
+    weight_decay: Annotated[Number, Field(ge=0)] = 1e-2
+    """The optimiser's weight decay."""
+    accumulate: AtLeastOne = 1
+    """Batches whose gradients are summed for one step."""
+    clip: Number | None = None
+    """The largest norm of the gradient; null leaves it alone."""
     accelerator: str = "auto"
-    devices: int | str | tuple[int, ...] = 1
-    nodes: int = 1
+    """Lightning's: auto, cpu, gpu, …"""
+    devices: int | str | Numbers = 1
+    """Lightning's: how many, or which."""
+    nodes: AtLeastOne = 1
+    """How many machines."""
     strategy: str = "auto"
+    """Lightning's: auto, ddp, fsdp, …"""
     precision: str = "32-true"
-    workers: int = 0
-    threads: int | None = None
-    loggers: tuple[str, ...] = ()
+    """Lightning's: 32-true, bf16-mixed, 16-mixed, …"""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that read samples."""
+    threads: AtLeastOne | None = None
+    """CPU threads of a fold; if left out, 1 for tables and torch's own number for images."""
+    loggers: Annotated[tuple[Literal["tensorboard", "mlflow"], ...], BeforeValidator(_as_tuple)] = ()
+    """Loggers beside the history, which is always written as CSV: tensorboard, mlflow."""
 
 
-@dataclass(frozen=True)
-class Splits:
-    """How rows are divided into folds, and each fold's training rows again for early stopping.
-
-    Attributes:
-        kind: "kfold" (stratified, and by person where `data.person` is given), "leave-one-out" (each level of
-            `column`, such as a site, is the test set once) or "column" (a column holds the fold of each row).
-        folds: How many folds of "kfold".
-        column: For "leave-one-out" and "column".
-        stratify: Columns whose levels are spread evenly; the labels if None.
-        validation: The share of each fold's training rows that is held out for early stopping.
-        seed: Of the division; None takes the run's, so that several seeds are repeated cross-validation.
-    """
+class SplitOptions(Section):
+    """How rows are divided into folds, and each fold's training rows again for early stopping."""
 
     kind: Literal["kfold", "leave-one-out", "column"] = "kfold"
-    folds: int = 5
+    """kfold (stratified, people kept together), leave-one-out of each level of column, or the folds in column."""
+    folds: Annotated[int, Field(ge=2)] = 5
+    """How many folds of kfold."""
     column: str | None = None
-    stratify: tuple[str, ...] | None = None
-    validation: float = 0.15
-    seed: int | None = None
+    """For leave-one-out (such as the site) and column."""
+    stratify: Names | None = None
+    """Columns whose levels are spread evenly over the folds; the labels if left out."""
+    validation: Annotated[Number, Field(gt=0, le=0.5)] = 0.15
+    """The share of each fold's training rows that chooses the epoch."""
+    seed: Seed | None = None
+    """Of the division; if left out the run's, so that several seeds are repeated cross-validation."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """Where the run lives.
-
-    Attributes:
-        folder: Everything is written below it; a second run with the same config goes on where it stopped.
-        seed: Of networks, batches and the division.
-        features: Whether each fold's hidden features of the test rows are kept.
-        checkpoint_seconds: How much training a killed run may have to repeat; it ends with the same numbers.
-    """
+class RunOptions(Section):
+    """Where the run lies, and what it writes."""
 
     folder: str = "runs/run"
-    seed: int = 0
+    """Everything is written below it; the same command goes on where a run stopped."""
+    seed: Seed = 0
+    """Of networks, batches and the division."""
     features: bool = True
-    checkpoint_seconds: float = 30.0
+    """Whether hidden features of the test rows are kept."""
+    audit: bool = True
+    """Whether fit audits its out-of-fold outputs and writes audit.html."""
+    checkpoint_seconds: Annotated[Number, Field(ge=0)] = 30.0
+    """How much training a killed run may have to repeat; it ends with the same numbers."""
 
 
-@dataclass(frozen=True)
-class Compare:
-    """What `deconfound compare` trains: every combination of these.
+class CompareOptions(Section):
+    """What compare trains: every combination of these."""
 
-    Attributes:
-        methods: The first is the one that the others are compared with.
-        seeds: A run for each.
-        batch_sizes: A run for each; `training.batch_size` if empty.
-        permutations: Of the audit, for each p-value.
-        bootstraps: Of the audit, for each interval.
-    """
-
-    methods: tuple[str, ...] = ("none", "mdn", "pmdn", "adversarial")
-    seeds: tuple[int, ...] = (0,)
-    batch_sizes: tuple[int, ...] = ()
+    methods: Names = ("none", "mdn", "pmdn", "adversarial")
+    """The methods; the first is the one that the others are compared with."""
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple)] = (0,)
+    """A run for each."""
+    batch_sizes: Annotated[tuple[AtLeastOne, ...], BeforeValidator(_as_tuple)] = ()
+    """A run for each; training.batch_size if empty."""
     permutations: int = 199
+    """Permutations for each p-value of the audit (of fit as well)."""
     bootstraps: int = 200
+    """Bootstrap samples for each confidence interval of the audit (of fit as well)."""
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Section):
     """A whole run."""
 
-    data: Data
+    data: DataOptions
     design: DesignOptions
-    network: Network = field(default_factory=Network)
-    method: MethodOptions = field(default_factory=MethodOptions)
-    training: Training = field(default_factory=Training)
-    splits: Splits = field(default_factory=Splits)
-    run: Run = field(default_factory=Run)
-    compare: Compare = field(default_factory=Compare)
+    network: NetworkOptions = NetworkOptions()
+    method: MethodOptions = MethodOptions()
+    training: TrainingOptions = TrainingOptions()
+    splits: SplitOptions = SplitOptions()
+    run: RunOptions = RunOptions()
+    compare: CompareOptions = CompareOptions()
 
-    def for_run(self, method: str, seed: int, batch_size: int, folder: str) -> Config:
-        """The config of one run of a comparison."""
-        return replace(
-            self,
-            method=replace(self.method, name=method),
-            training=replace(self.training, batch_size=batch_size),
-            run=replace(self.run, seed=seed, folder=folder),
-        )
+    def updated(self, **sections: Mapping[str, Any]) -> Config:
+        """The config with other values: `config.updated(run={"seed": 1})`."""
+        changed = {name: getattr(self, name).model_copy(update=dict(values)) for name, values in sections.items()}
+        return self.model_copy(update=changed)
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain data, as YAML and JSON hold it."""
-        plain = _plain(asdict(self))
-        assert isinstance(plain, dict)
-        return plain
+        return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, Any]:
         """What decides a run's numbers beside the content of its files: not where these and the run lie."""
         data = self.to_dict()
-        del data["compare"], data["run"]["folder"], data["run"]["checkpoint_seconds"]
-        del data["data"]["source"], data["data"]["table"]
-        data["training"].pop("workers")
-        data["training"].pop("loggers")
+        del data["compare"], data["data"]["source"], data["data"]["table"]
+        for key in ("folder", "checkpoint_seconds", "audit"):
+            del data["run"][key]
+        for key in ("workers", "loggers"):
+            del data["training"][key]
         chosen = data["method"]["options"].get(self.method.name, {})
         data["method"]["options"] = {self.method.name: chosen} if chosen else {}
         return data
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+def sections() -> dict[str, type[Section]]:
+    """The sections of a config by name."""
+    return {name: kind for name, field in Config.model_fields.items() if isinstance(kind := field.annotation, type)}
+
+
+def reference() -> str:
+    """Every key with its default and its meaning, as a table in Markdown."""
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for name, kind in sections().items():
+        for key, field in kind.model_fields.items():
+            default = (
+                "must be given" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+            )
+            meaning = (field.description or "").replace("|", "\\|")
+            lines.append(f"| `{name}.{key}` | {default} | {meaning} |")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

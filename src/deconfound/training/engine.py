@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError
 from deconfound.methods import Criterion, Method
 from deconfound.training.batches import Batch, held_out, loader, training_batch
-from deconfound.training.config import Config, Training
 from deconfound.training.needs import need
 from deconfound.training.problem import FoldData
 from deconfound.training.step import (
@@ -37,6 +36,9 @@ need("lightning", "train")
 from lightning.fabric.plugins import CheckpointIO  # noqa: E402 - only after the check that says what to install
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
+if TYPE_CHECKING:
+    from deconfound.training.config import Config, TrainingOptions
+
 Progress = Callable[[int, int, float], None]
 ADVICE = "Lower training.lr, set training.clip, or look for extreme inputs."
 
@@ -53,7 +55,12 @@ class Engine(LightningModule):
     """
 
     def __init__(
-        self, method: Method, criterion: Criterion, options: Training, seed: int, validation: HeldOut | None = None
+        self,
+        method: Method,
+        criterion: Criterion,
+        options: TrainingOptions,
+        seed: int,
+        validation: HeldOut | None = None,
     ) -> None:
         super().__init__()
         self.method, self.criterion, self.options, self.seed = method, criterion, options, seed

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.data.files import file_digest, only_one, read_json, sweep, write_bytes, write_json, write_text
+from deconfound.data.files import only_one, sweep
+from deconfound.design.table import is_missing
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.networks import build_network, hidden_features
 from deconfound.training.batches import held_out, loader, training_batch
-from deconfound.training.config import Config
 from deconfound.training.losses import criterion
 from deconfound.training.problem import FoldData, Part, Problem, fold_data
+from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
+from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, seed_for
-from deconfound.training.tasks import Task, answers_of, performance, scores_of
+from deconfound.training.tasks import Task, answers_of, has_score, performance, scores_of
 
-RESULT, CHECKPOINT, LAST = "result.json", "checkpoint.pt", "last.ckpt"
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
 
 
 @dataclass(frozen=True)
@@ -37,35 +41,30 @@ class Outputs:
     features: Tensor | None
 
 
-def fold_folder(run: Path, number: int) -> Path:
-    """Where a fold lies."""
-    return run / f"fold-{number}"
-
-
-def run_fold(problem: Problem, number: int, folder: Path, tick: Any = None) -> dict[str, Any]:
+def run_fold(problem: Problem, run: RunFolder, number: int, on_epoch: Any = None) -> dict[str, Any]:
     """Train and test one fold, or return its result where that is already there.
+
+    The content of the data is compared with the run's digest before anything is read, and again before the result is
+    written: no fold mixes rows of two versions of a file.
 
     Args:
         problem: The run's problem.
+        run: The run's folder.
         number: Which fold.
-        folder: The fold's folder.
-        tick: Called with (epoch, epochs, best validation loss) after each epoch.
+        on_epoch: Called with (epoch, epochs, best validation loss) after each epoch.
     """
-    if (folder / RESULT).exists():
-        return finished(folder)
+    folder = run.folds[number]
+    if folder.finished():
+        return folder.checked()
     if follower():
-        return _train_only(problem, number, folder)
-    with only_one(folder):
-        if (folder / RESULT).exists():
-            return finished(folder)
-        sweep(folder)
-        return _run(problem, number, folder, tick)
-
-
-def finished(folder: Path) -> dict[str, Any]:
-    """The result of a finished fold."""
-    found: dict[str, Any] = read_json(folder / RESULT)
-    return found
+        _fitted(problem, number, folder.path, None)  # it trains along with the process that started it
+        return {}
+    with only_one(folder.path):
+        if folder.finished():
+            return folder.checked()
+        sweep(folder.path)
+        run.check_data(current_fingerprint(problem))
+        return _run(problem, run, folder, on_epoch)
 
 
 def prepare(data: FoldData) -> Method:
@@ -75,60 +74,65 @@ def prepare(data: FoldData) -> Method:
     config, problem = data.problem.config, data.problem
     seed_all(seed_for(config.run.seed, data.fold.name, "network"))
     network = build_network(config.network.name, problem.source.shape, problem.task.outputs, config.network.options)
-    return around(network, data, config)
-
-
-def around(network: torch.nn.Module, data: Any, config: Config) -> Method:
-    """A network under the config's method; `data` gives the design and the training rows."""
     setting = Setting(data.design, config.method.at, data.training, config.training.lr, config.design.site)
     options = config.method.options.get(config.method.name, {})
     return method_named(config.method.name).prepare(network, setting, **options)
 
 
-def _run(problem: Problem, number: int, folder: Path, tick: Any) -> dict[str, Any]:
-    from deconfound.training.trainers import threads
+def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) -> dict[str, Any]:
+    from deconfound.training.cpu import threads
 
     start = time.monotonic()
     config = problem.config
     with threads(config.training.threads):
-        data, method, kept = _fitted(problem, number, folder, tick)
+        data, method, kept = _fitted(problem, folder.number, folder.path, on_epoch)
         said = outputs_of(method, data, data.test, config)
     logits = said.logits
     if problem.task.kind == "regression":
         logits = logits * torch.from_numpy(data.target_scale) + torch.from_numpy(data.target_mean)
     codes = problem.codes[data.test.rows]
-    write_json(folder / "design.json", data.design.to_dict())
-    scaling = {
-        "inputs": data.scaler.to_dict(),
-        "target_mean": data.target_mean.tolist(),
-        "target_scale": data.target_scale.tolist(),
-    }
-    write_json(folder / "scaling.json", scaling)
-    write_text(folder / "history.csv", _history(kept["history"]))
-    write_text(folder / "predictions.csv", _predictions(problem, data.test, logits))
-    if config.run.features and said.features is not None:
-        write_bytes(folder / "features.npz", _npz(features=said.features.numpy(), row=data.test.rows))
-    saved = io.BytesIO()
-    torch.save(method.cpu().state_dict(), saved)
-    write_bytes(folder / CHECKPOINT, saved.getvalue())
+    run.check_data(current_fingerprint(problem))
     result = {
-        "fold": number,
         "name": data.fold.name,
+        "seed": config.run.seed,
         "rows": {"train": len(data.train.rows), "validation": len(data.validation.rows), "test": len(data.test.rows)},
+        "rows_without_score": int((~has_score(logits)).sum()),
         "test_rows": seed_for(data.test.rows.tolist()),
         "epochs": len(kept["history"]),
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
         "metrics": {key: _or_none(value) for key, value in performance(problem.task, logits, codes).items()},
-        "checkpoint_sha256": file_digest(folder / CHECKPOINT),
         "seconds": round(time.monotonic() - start, 3),
     }
-    write_json(folder / RESULT, result)  # the last file: a fold is finished when it is there
-    (folder / LAST).unlink(missing_ok=True)
-    return result
+    written = folder.write(_files(data, method, kept, logits, said.features), result)
+    (folder.path / LAST).unlink(missing_ok=True)
+    return written
 
 
-def _fitted(problem: Problem, number: int, folder: Path, tick: Any) -> tuple[FoldData, Method, dict[str, Any]]:
+def _files(
+    data: FoldData, method: Method, kept: dict[str, Any], logits: Tensor, features: Tensor | None
+) -> dict[str, bytes]:
+    """The content of every file of a finished fold but its result."""
+    scaling = {
+        "inputs": data.scaler.to_dict(),
+        "target_mean": data.target_mean.tolist(),
+        "target_scale": data.target_scale.tolist(),
+    }
+    saved = io.BytesIO()
+    torch.save(method.cpu().state_dict(), saved)
+    files = {
+        "design.json": json.dumps(data.design.to_dict(), indent=1, ensure_ascii=False).encode(),
+        "scaling.json": json.dumps(scaling, indent=1).encode(),
+        "history.csv": _history(kept["history"]).encode(),
+        PREDICTIONS: _predictions(data.problem, data.test, logits).encode(),
+        CHECKPOINT: saved.getvalue(),
+    }
+    if data.problem.config.run.features and features is not None:
+        files[FEATURES] = _npz(features=features.numpy(), row=data.test.rows)
+    return files
+
+
+def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> tuple[FoldData, Method, dict[str, Any]]:
     """The method with its best weights; every process of a distributed run comes here: their layers confer."""
     from deconfound.training.engine import train_with_lightning
 
@@ -136,17 +140,11 @@ def _fitted(problem: Problem, number: int, folder: Path, tick: Any) -> tuple[Fol
     method = prepare(data)
     training = problem.config.training
     loss = criterion(training.loss, problem.task.kind, training.focal_gamma)
-    kept = train_with_lightning(method, data, loss, folder / LAST, tick)
+    kept = train_with_lightning(method, data, loss, folder / LAST, on_epoch)
     device = _device(problem.config)
     rows = loader(data, data.validation, max(training.batch_size, 256), None, training.workers)
     finish(method.to(device), lambda: held_out(rows, device), kept["best"]["weights"])
     return data, method, kept
-
-
-def _train_only(problem: Problem, number: int, folder: Path) -> dict[str, Any]:
-    """The part of a process that another one started beside itself: it trains along and writes nothing."""
-    _fitted(problem, number, folder, None)
-    return {}
 
 
 def follower() -> bool:
@@ -176,16 +174,21 @@ def outputs_of(method: Method, data: Any, part: Part, config: Config) -> Outputs
 
 
 def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:
-    task = problem.task
+    """The test rows with their labels, confounds and outputs: a table that `deconfound audit` reads by itself."""
+    task, key, person = problem.task, problem.id_column, problem.config.data.person
+    names = dict.fromkeys([*task.labels, *problem.confounds, *([person] if person else [])])
+    known = {"row": part.rows.tolist(), key or "id": problem.id_of(part.rows)}
+    known |= {name: _cells(problem.source.table[name], part.rows) for name in names if name not in known}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    name = problem.id_column
-    writer.writerow(["row", name if name and name != "row" else "id", *task.labels, *prediction_columns(task)])
-    labels = [np.asarray(problem.source.table[name])[part.rows].tolist() for name in task.labels]
-    rows = zip(part.rows.tolist(), problem.id_of(part.rows), *labels, strict=True)
-    for known, said in zip(rows, prediction_cells(task, logits), strict=True):
-        writer.writerow([*known, *said])
+    writer.writerow([*known, *prediction_columns(task)])
+    for cells, said in zip(zip(*known.values(), strict=True), prediction_cells(task, logits), strict=True):
+        writer.writerow([*cells, *said])
     return text.getvalue()
+
+
+def _cells(column: Any, rows: NDArray[Any]) -> list[Any]:
+    return ["" if is_missing(value) else value for value in np.asarray(column)[rows].tolist()]
 
 
 def prediction_columns(task: Task) -> list[str]:

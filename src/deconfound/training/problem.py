@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.data.sources import Source
+from deconfound.data import Source
 from deconfound.design import Design
 from deconfound.design.terms import Term
-from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
 from deconfound.methods.base import TrainingBatch
-from deconfound.networks import NETWORKS, build_network
-from deconfound.networks.registry import feature_faults, place_faults
-from deconfound.training.checking import SITES, class_faults, column_faults, open_data, setting_faults
-from deconfound.training.config import Config
-from deconfound.training.loading import listed
+from deconfound.training.checks import SITES, class_faults, column_faults, open_data, setting_faults
 from deconfound.training.losses import criterion
+from deconfound.training.needs import listed_faults
 from deconfound.training.scaling import Scaler, fit_scaler
-from deconfound.training.splits import Fold, Rows, folds, stratum_codes
+from deconfound.training.splits import Fold, RowNumbers, folds_by_level, kfold, person_codes, stratum_codes
 from deconfound.training.tasks import Task, read_task, targets
 from deconfound.training.terms import columns_of, read_terms
+
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
 
 AT_ONCE = 256
 
@@ -48,6 +48,7 @@ class Problem:
     task: Task
     codes: NDArray[np.float64]
     folds: tuple[Fold, ...]
+    _designs: dict[int, Design] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def terms(self) -> tuple[list[Term], list[Term]]:
@@ -71,7 +72,18 @@ class Problem:
         unseen = self.config.design.unseen or "error"
         return Design(confounds, keep, types=types, missing=self.config.design.missing, unseen=unseen)
 
-    def table_at(self, rows: Rows, labels: bool = True) -> dict[str, Any]:
+    def design(self, number: int) -> Design:
+        """The design of a fold, fitted once on its training rows, after all its other rows have been read by it."""
+        if number not in self._designs:
+            fold = self.folds[number]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeconfoundWarning)  # `init` and the audit say it for the whole table
+                design = self.new_design().fit(self.table_at(fold.train))
+            design.encode(self.table_at(np.concatenate([fold.validation, fold.test]), labels=False))
+            self._designs[number] = design
+        return self._designs[number]
+
+    def table_at(self, rows: RowNumbers, labels: bool = True) -> dict[str, Any]:
         """The design's columns at these rows; without labels, as a new person's."""
         confounds, keep = self.terms
         names = columns_of(confounds) + (columns_of(keep) if labels else [])
@@ -82,7 +94,7 @@ class Problem:
         """The column that names rows, or None."""
         return id_column(self.config, self.source)
 
-    def id_of(self, rows: Rows) -> list[str]:
+    def id_of(self, rows: RowNumbers) -> list[str]:
         """A name for each row: its id, or its number in the table."""
         key = self.id_column
         return [str(value) for value in (rows if key is None else np.asarray(self.source.table[key])[rows])]
@@ -93,63 +105,59 @@ def id_column(config: Config, source: Source) -> str | None:
     return next((name for name in (config.data.id, "participant_id", "id") if name and name in source.table), None)
 
 
-def open_problem(config: Config) -> Problem:
-    """Open the data and check everything that can be checked before training.
+def open_problem(config: Config, source: Source | None = None, *, check: bool = True) -> Problem:
+    """Open the data, divide the rows, and check all that can be checked before training.
+
+    Args:
+        config: The run.
+        source: Its data, if they are open already.
+        check: Whether to fit the design of every fold; a job on one fold leaves that to whoever sent it.
 
     Raises:
         OptionError: With one line for each fault.
     """
     faults = setting_faults(config)
-    source = open_data(config)
+    source = open_data(config) if source is None else source
     faults += column_faults(config, source)
     if faults:
-        raise OptionError(listed("the config", faults))
+        raise OptionError(listed_faults("the config", faults))
     data = config.data
     task, codes = read_task(source.table, data.labels, config.training.task, data.types, data.positive)
     criterion(config.training.loss, task.kind)
     config = _resolved(config, source)
-    usable = np.asarray(~np.isnan(codes).any(axis=1))
-    by = config.splits.stratify or data.labels
-    strata = stratum_codes(
-        [codes[:, data.labels.index(n)] if n in data.labels else np.asarray(source.table[n]) for n in by]
-    )
-    divided = folds(config.splits, source.table, usable, strata, config.data.person, config.run.seed)
-    problem = Problem(config, source, task, codes, divided)
-    faults = [fault for fold in divided for fault in class_faults(task, codes, fold)]
-    if faults:
-        raise OptionError(listed("the config", faults))
-    for fold in divided:
-        try:
-            fit_design(problem, fold)
-        except DeconfoundError as fault:
-            raise OptionError(_fold_fault(problem, fold, fault)) from fault
-    faults = _module_faults(problem)
-    if faults:
-        raise OptionError(listed("the config", faults))
+    problem = Problem(config, source, task, codes, _divided(config, source, codes))
+    if check:
+        faults = [fault for fold in problem.folds for fault in class_faults(task, codes, fold)]
+        if faults:
+            raise OptionError(listed_faults("the config", faults))
+        for number in range(len(problem.folds)):
+            try:
+                problem.design(number)
+            except DeconfoundError as fault:
+                raise OptionError(_fold_fault(problem, problem.folds[number], fault)) from fault
     return problem
 
 
-def _module_faults(problem: Problem) -> list[str]:
-    """What the config says wrongly about its network and the modules in it: every fold would fail at the same."""
-    at, network, shape = problem.config.method.at, problem.config.network, problem.source.shape
-    if at is None and network.features is None and network.name not in NETWORKS:
-        return []
-    try:
-        with torch.random.fork_rng():
-            built = build_network(network.name, shape, problem.task.outputs, network.options)
-    except DeconfoundError as fault:
-        return str(fault).split("\n")
-    except Exception as error:
-        if network.name in NETWORKS:
-            return [f"network.options must build a {network.name!r}; got {network.options}, and {error}."]
-        return []  # a network of the user's own: its fold says so, with the traceback
-    design = fit_design(problem, problem.folds[0])
-    return place_faults(built, shape, design, at) + feature_faults(built, network.features)
+def _divided(config: Config, source: Source, codes: NDArray[np.float64]) -> tuple[Fold, ...]:
+    splits, labels = config.splits, config.data.labels
+    columns = [
+        codes[:, labels.index(name)] if name in labels else np.asarray(source.table[name])
+        for name in splits.stratify or labels
+    ]
+    strata, rows = stratum_codes(columns), np.flatnonzero(~np.isnan(codes).any(axis=1))
+    people = person_codes(source.table, config.data.person, len(codes))
+    seed = config.run.seed if splits.seed is None else splits.seed
+    if splits.kind == "kfold":
+        return kfold(strata, people, folds=splits.folds, validation=splits.validation, seed=seed, rows=rows)
+    assert splits.column is not None  # checked with the settings
+    values = np.asarray(source.table[splits.column])
+    return folds_by_level(
+        values, strata, people, name=splits.column, validation=splits.validation, seed=seed, rows=rows
+    )
 
 
 def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
     """What a fold's design says, with the rows of the whole table and in the words of a config."""
-    told = str(fault)
     everyone = problem.table_at(np.arange(len(problem.codes)), labels=False)
     types: dict[str, Any] = {name: kind for name, kind in problem.config.data.types.items() if name in everyone}
     with warnings.catch_warnings():
@@ -158,19 +166,9 @@ def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
             Design(problem.terms[0], types=types, missing=problem.config.design.missing).fit(everyone)
             problem.new_design().fit(problem.table_at(fold.train)).encode(everyone)
         except DeconfoundError as same:
-            told = str(same)
-    for key in ("missing", "unseen"):
-        told = told.replace(f"pass {key}='mean'", f"set design.{key}: mean")
-    return f"fold {fold.name}: {told}"
-
-
-def fit_design(problem: Problem, fold: Fold) -> Design:
-    """The design of the fold's training rows, after all its other rows have been read by it too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # `init` and the audit tell it once for the whole table
-        design = problem.new_design().fit(problem.table_at(fold.train))
-    design.encode(problem.table_at(np.concatenate([fold.validation, fold.test]), labels=False))
-    return design
+            fault = same
+    text = fault.worded("set design.{option}: mean") if isinstance(fault, TableError) else str(fault)
+    return f"fold {fold.name}: {text}"
 
 
 @dataclass(frozen=True)
@@ -184,7 +182,7 @@ class Part:
         controls: One boolean per row, or None.
     """
 
-    rows: Rows
+    rows: RowNumbers
     metadata: Tensor
     target: Tensor
     controls: Tensor | None
@@ -204,7 +202,7 @@ class FoldData:
     validation: Part
     test: Part
 
-    def samples(self, rows: Rows) -> Tensor:
+    def samples(self, rows: RowNumbers) -> Tensor:
         """Standardised samples of these rows."""
         return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
 
@@ -220,25 +218,30 @@ class FoldData:
 
 def fold_data(problem: Problem, number: int) -> FoldData:
     """Fit design, scaler and target scale on the training rows of a fold, and encode all its rows."""
-    fold = problem.folds[number]
-    design = fit_design(problem, fold)
-    read = problem.source.read
-    blocks = (read(fold.train[start : start + AT_ONCE]) for start in range(0, len(fold.train), AT_ONCE))
-    scaler = fit_scaler(blocks) if problem.config.data.scale == "columns" else Scaler()
+    fold, design = problem.folds[number], problem.design(number)
     mean, scale = np.zeros(1), np.ones(1)
     if problem.task.kind == "regression":
         mean, scale = problem.codes[fold.train].mean(0), problem.codes[fold.train].std(0)
         scale = np.where(scale > 0, scale, 1.0)
 
-    def part(rows: Rows, labels: bool) -> Part:
+    def part(rows: RowNumbers, labels: bool) -> Part:
         metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
         return Part(rows, metadata, targets(problem.task, problem.codes[rows], mean, scale), _controls(problem, rows))
 
     parts = part(fold.train, True), part(fold.validation, True), part(fold.test, False)
-    return FoldData(problem, fold, design, scaler, mean, scale, *parts)
+    return FoldData(problem, fold, design, _scaler(problem, fold), mean, scale, *parts)
 
 
-def _controls(problem: Problem, rows: Rows) -> Tensor | None:
+def _scaler(problem: Problem, fold: Fold) -> Scaler:
+    data = problem.config.data
+    if data.scale != "columns" and data.missing_features == "error":
+        return Scaler()
+    blocks = (fold.train[start : start + AT_ONCE] for start in range(0, len(fold.train), AT_ONCE))
+    fitted = fit_scaler(problem.source.read(block) for block in blocks)
+    return fitted if data.scale == "columns" else Scaler(fitted.mean)
+
+
+def _controls(problem: Problem, rows: RowNumbers) -> Tensor | None:
     wanted = problem.config.data.controls
     if not wanted:
         return None
@@ -259,9 +262,8 @@ def _resolved(config: Config, source: Source) -> Config:
     threads = config.training.threads or (1 if flat else torch.get_num_threads())
     # A reader of scans says whose they are.
     person = config.data.person or ("person" if not flat and "person" in source.table else None)
-    return replace(
-        config,
-        data=replace(config.data, scale=scale, person=person),
-        design=replace(config.design, unseen=unseen, site=site),
-        training=replace(config.training, threads=threads),
+    return config.updated(
+        data={"scale": scale, "person": person},
+        design={"unseen": unseen, "site": site},
+        training={"threads": threads},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Scaler:
-    """`(x - mean) / scale` for each input, empty cells then being the mean.
+    """`(x - mean) / scale` for each input, empty cells being the mean.
 
     Attributes:
         mean: Of the training rows' filled cells; None leaves inputs alone.
-        scale: Their standard deviation, 1 where an input does not vary.
+        scale: Their standard deviation, 1 where an input does not vary; None fills empty cells and does no more.
     """
 
     mean: NDArray[np.float64] | None = None
@@ -24,20 +24,21 @@ class Scaler:
 
     def __call__(self, x: NDArray[Any]) -> NDArray[np.float32]:
         """Standardise samples."""
-        if self.mean is None or self.scale is None:
+        if self.mean is None:
             return np.asarray(x, dtype=np.float32)
+        if self.scale is None:
+            return np.where(np.isnan(x), self.mean, x).astype(np.float32)
         return np.nan_to_num((x - self.mean) / self.scale, nan=0.0).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        if self.mean is None or self.scale is None:
-            return {}
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+        parts = {"mean": self.mean, "scale": self.scale}
+        return {name: values.tolist() for name, values in parts.items() if values is not None}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Scaler:
+    def from_dict(cls, data: Mapping[str, Any]) -> Scaler:
         """What `to_dict` gave."""
-        return cls(np.array(data["mean"]), np.array(data["scale"])) if data else cls()
+        return cls(*(np.array(data[name]) if name in data else None for name in ("mean", "scale")))
 
 
 def fit_scaler(batches: Iterable[NDArray[Any]]) -> Scaler:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from deconfound.design.table import is_missing, plain
 from deconfound.errors import OptionError, TableError
-from deconfound.training.config import Splits
 
-Rows = NDArray[np.intp]
+RowNumbers = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -29,35 +28,88 @@ class Fold:
     """
 
     name: str
-    train: Rows
-    validation: Rows
-    test: Rows
+    train: RowNumbers
+    validation: RowNumbers
+    test: RowNumbers
 
 
-def folds(
-    options: Splits,
-    table: Mapping[str, Any],
-    usable: NDArray[np.bool_],
+def kfold(
     strata: NDArray[Any],
-    person: str | None,
-    seed: int,
+    people: NDArray[Any] | None = None,
+    *,
+    folds: int = 5,
+    validation: float = 0.15,
+    seed: int = 0,
+    rows: RowNumbers | None = None,
 ) -> tuple[Fold, ...]:
-    """Divide the usable rows.
+    """Stratified k-fold cross-validation that keeps people together, with validation rows inside each fold.
 
     Args:
-        options: The kind of division.
-        table: All rows.
-        usable: Which rows have every label.
-        strata: A code for each row; its levels are spread evenly.
-        person: The column that names the person of a row.
-        seed: Used where `options.seed` is None.
+        strata: A code for each row of the table; its levels are spread evenly.
+        people: Who each row belongs to; every row is its own person if None.
+        folds: How many folds.
+        validation: The share of each fold's training rows that is held out for early stopping.
+        seed: Of the division.
+        rows: The rows that are divided; all of them if None.
+
+    Example:
+        >>> first = kfold(np.arange(20) % 2, folds=4, validation=0.2)[0]
+        >>> len(first.train), len(first.validation), len(first.test)
+        (12, 3, 5)
     """
-    rows = np.flatnonzero(usable)
-    people = _people(table, person, len(usable))
-    seed = seed if options.seed is None else options.seed
-    parts = _test_parts(options, table, rows, strata, people, seed)
+    rows = np.arange(len(strata)) if rows is None else rows
+    people = np.arange(len(strata)) if people is None else people
+    count = len(np.unique(people[rows]))
+    if not 2 <= folds <= count:
+        raise OptionError(f"splits.folds must be between 2 and the {count} people; got {folds}.")
+    part = deal(strata[rows], people[rows], folds, seed)
+    tests = [(str(number), rows[part == number]) for number in range(folds)]
+    return _with_validation(tests, rows, strata, people, validation, seed)
+
+
+def folds_by_level(
+    values: NDArray[Any],
+    strata: NDArray[Any],
+    people: NDArray[Any],
+    *,
+    name: str,
+    validation: float,
+    seed: int,
+    rows: RowNumbers,
+) -> tuple[Fold, ...]:
+    """A fold for each level of a column, whose rows are its test rows: sites left out, or folds that a table names.
+
+    Args:
+        values: The column.
+        strata: A code for each row; its levels are spread evenly over training and validation rows.
+        people: Who each row belongs to.
+        name: What the column is called.
+        validation: The share of each fold's training rows that is held out for early stopping.
+        seed: Of the choice of validation rows.
+        rows: The rows that are divided.
+    """
+    empty = [row for row in rows.tolist() if is_missing(values[row])]
+    if empty:
+        raise TableError(f"splits.column {name!r} must be filled in every row; got {len(empty)} empty cells.")
+    names = np.array([_level_name(value) for value in values[rows].tolist()], dtype=object)
+    levels = sorted(set(names.tolist()), key=lambda level: (len(level), level) if level.isdigit() else (99, level))
+    if len(levels) < 2:
+        raise TableError(f"splits.column {name!r} must have two levels or more; got {levels}.")
+    tests = [(level, rows[names == level]) for level in levels]
+    return _with_validation(tests, rows, strata, people, validation, seed)
+
+
+def _with_validation(
+    tests: Sequence[tuple[str, RowNumbers]],
+    rows: RowNumbers,
+    strata: NDArray[Any],
+    people: NDArray[Any],
+    validation: float,
+    seed: int,
+) -> tuple[Fold, ...]:
+    """Folds from their test rows: of the other rows some are held out for validation."""
     made = []
-    for number, (name, test) in enumerate(parts):
+    for number, (name, test) in enumerate(tests):
         rest = np.setdiff1d(rows, test)
         shared = np.intersect1d(people[rest], people[test])
         if shared.size:
@@ -65,8 +117,8 @@ def folds(
                 f"splits must keep a person in one fold; got {len(shared)} people both inside and outside fold "
                 f"{name!r}. Choose a column that does not divide a person's rows."
             )
-        train, validation = _hold_out(rest, strata, people, options.validation, seed + 1000 * (number + 1))
-        made.append(Fold(name, train, validation, test))
+        train, held = _hold_out(rest, strata, people, validation, seed + 1000 * (number + 1))
+        made.append(Fold(name, train, held, test))
     return tuple(made)
 
 
@@ -78,10 +130,10 @@ def deal(strata: NDArray[Any], people: NDArray[Any], parts: int, seed: int) -> N
     """
     random = np.random.default_rng(seed)
     units, member = np.unique(people, return_inverse=True)
-    votes: list[Counter[Any]] = [Counter() for _ in units]
+    counts: list[Counter[Any]] = [Counter() for _ in units]
     for unit, stratum in zip(member.tolist(), strata.tolist(), strict=True):
-        votes[unit][stratum] += 1
-    own = np.array([min(vote, key=lambda item: (-vote[item], item)) for vote in votes])
+        counts[unit][stratum] += 1
+    own = np.array([min(count, key=lambda item: (-count[item], item)) for count in counts])
     part = np.empty(len(units), dtype=np.intp)
     start = 0
     for stratum in np.unique(own):
@@ -94,7 +146,7 @@ def deal(strata: NDArray[Any], people: NDArray[Any], parts: int, seed: int) -> N
 
 
 def stratum_codes(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
-    """One code per row for the combination of levels; quantities are cut into quarters."""
+    """One code per row for the combination of levels; numeric columns are cut into quarters."""
     parts = []
     for values in columns:
         if values.dtype.kind == "f" and len(np.unique(values[~np.isnan(values)])) > 10:
@@ -104,33 +156,13 @@ def stratum_codes(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
     return np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _test_parts(
-    options: Splits, table: Mapping[str, Any], rows: Rows, strata: NDArray[Any], people: NDArray[Any], seed: int
-) -> list[tuple[str, Rows]]:
-    if options.kind == "kfold":
-        count = len(np.unique(people[rows]))
-        if not 2 <= options.folds <= count:
-            raise OptionError(f"splits.folds must be between 2 and the {count} people; got {options.folds}.")
-        part = deal(strata[rows], people[rows], options.folds, seed)
-        return [(str(number), rows[part == number]) for number in range(options.folds)]
-    if options.column is None:
-        raise OptionError(f"splits.column must be given with kind {options.kind!r}; got none. Name a column.")
-    values = np.asarray(table[options.column])
-    empty = [row for row in rows.tolist() if is_missing(values[row])]
-    if empty:
-        raise TableError(f"splits.column {options.column!r} must be filled in every row; got {len(empty)} empty cells.")
-    names = np.array([_name(value) for value in values[rows].tolist()], dtype=object)
-    levels = sorted(set(names.tolist()), key=lambda name: (len(name), name) if name.isdigit() else (99, name))
-    if len(levels) < 2:
-        raise TableError(f"splits.column {options.column!r} must have two levels or more; got {levels}.")
-    return [(name, rows[names == name]) for name in levels]
-
-
-def _name(value: Any) -> str:
+def _level_name(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(plain(value))
 
 
-def _hold_out(rest: Rows, strata: NDArray[Any], people: NDArray[Any], share: float, seed: int) -> tuple[Rows, Rows]:
+def _hold_out(
+    rest: RowNumbers, strata: NDArray[Any], people: NDArray[Any], share: float, seed: int
+) -> tuple[RowNumbers, RowNumbers]:
     parts = max(2, round(1 / share))
     if len(np.unique(people[rest])) < parts:
         raise TableError(
@@ -141,7 +173,7 @@ def _hold_out(rest: Rows, strata: NDArray[Any], people: NDArray[Any], share: flo
     return rest[~held], rest[held]
 
 
-def _people(table: Mapping[str, Any], person: str | None, rows: int) -> NDArray[Any]:
+def person_codes(table: Mapping[str, Any], person: str | None, rows: int) -> NDArray[Any]:
     """A code for the person of each row; every row is its own person without a column."""
     if person is None:
         return np.arange(rows)

@@ -28,7 +28,7 @@ class Task:
     Attributes:
         kind: "binary", "multilabel" (several binary labels), "multiclass" or "regression".
         labels: The columns.
-        levels: For each label its levels in the order of their codes, the positive one last; empty for a quantity.
+        levels: For each label its levels in the order of their codes, the positive one last; empty for a number.
     """
 
     kind: Kind
@@ -79,8 +79,8 @@ def read_task(
     columns = [directed(item, positive if len(labels) == 1 else None) for item in columns]
     found = _kind(columns)
     if kind not in ("auto", found):
-        told = "; ".join(f"{item.name} is {item.kind} with {len(item.levels) or 'many'} values" for item in columns)
-        raise OptionError(f"training.task must fit the labels; got {kind!r}, but {told}. It looks like {found!r}.")
+        seen = "; ".join(f"{item.name} is {item.kind} with {len(item.levels) or 'many'} values" for item in columns)
+        raise OptionError(f"training.task must fit the labels; got {kind!r}, but {seen}. It looks like {found!r}.")
     task = Task(found, tuple(labels), tuple(item.levels for item in columns))
     return task, np.column_stack([item.values.numpy() for item in columns])
 
@@ -97,15 +97,15 @@ def _kind(columns: Sequence[Column]) -> Kind:
         return "binary" if len(columns) == 1 else "multilabel"
     if kinds == {"categorical"} and len(columns) == 1:
         if len(columns[0].levels) < 2:
-            told = ", ".join(map(repr, columns[0].levels)) or "none"
+            seen = ", ".join(map(repr, columns[0].levels)) or "none"
             raise OptionError(
-                f"label {columns[0].name!r} must have two levels or more; got {told} alone. Choose another label, or "
+                f"label {columns[0].name!r} must have two levels or more; got {seen} alone. Choose another label, or "
                 "add rows of the other level."
             )
         return "multiclass"
-    told = ", ".join(f"{item.name}: {item.kind} ({len(item.levels)} levels)" for item in columns)
+    seen = ", ".join(f"{item.name}: {item.kind} ({len(item.levels)} levels)" for item in columns)
     raise OptionError(
-        f"several labels must all have two levels, or all be quantities; got {told}. Choose others, or set data.types."
+        f"several labels must all have two levels, or all be numbers; got {seen}. Choose others, or set data.types."
     )
 
 
@@ -119,26 +119,44 @@ def targets(
 
 
 def scores_of(task: Task, logits: Tensor) -> Tensor:
-    """Probabilities `(n, outputs)`, or the predicted quantities themselves."""
+    """Probabilities `(n, outputs)`, or the predicted numbers themselves."""
     if task.kind == "multiclass":
         return logits.softmax(1)
     return logits if task.kind == "regression" else logits.sigmoid()
 
 
 def answers_of(task: Task, scores: Tensor) -> list[list[str]] | None:
-    """The predicted level of each row and label; None for quantities."""
+    """The predicted level of each row and label, empty where a row has no finite score; None for numbers."""
     if task.kind == "regression":
         return None
+    finite = scores.isfinite()
     if task.kind == "multiclass":
-        return [[task.levels[0][code]] for code in scores.argmax(1).tolist()]
+        chosen = zip(scores.argmax(1).tolist(), finite.all(1).tolist(), strict=True)
+        return [[task.levels[0][code] if known else ""] for code, known in chosen]
     return [
-        [levels[int(value > 0.5)] for levels, value in zip(task.levels, row, strict=True)] for row in scores.tolist()
+        [
+            levels[int(value > 0.5)] if known else ""
+            for levels, value, known in zip(task.levels, row, knowns, strict=True)
+        ]
+        for row, knowns in zip(scores.tolist(), finite.tolist(), strict=True)
     ]
 
 
+def has_score(scores: Tensor) -> Tensor:
+    """Which rows have finite scores throughout: only these have a class, and count in measures."""
+    return scores.isfinite().all(1)
+
+
 def performance(task: Task, logits: Tensor, codes: NDArray[np.float64]) -> dict[str, float]:
-    """The task's measures on rows `logits (n, outputs)`; the first is the headline. NaN where one does not exist."""
-    true, logits = torch.from_numpy(codes), logits.double()
+    """The task's measures on the rows of `logits (n, outputs)` that are finite; the first is the headline.
+
+    NaN where a measure does not exist.
+    """
+    known = has_score(logits)
+    true, logits = torch.from_numpy(codes)[known], logits.double()[known]
+    if not len(logits):
+        names = ("r2", "mean_absolute_error") if task.kind == "regression" else ("auc", "balanced_accuracy", "accuracy")
+        return dict.fromkeys(names, float("nan"))
     if task.kind == "regression":
         return {
             "r2": float(r_squared(logits, true).mean()),

@@ -1,13 +1,14 @@
-"""The text of a first config: YAML with a comment behind every key that one may want to change."""
+"""The text of a first config: YAML with the meaning of each key beside it, taken from the models."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deconfound.training.config import Data
+from deconfound.training.config import Config, DataOptions, sections
 from deconfound.training.needs import need
 from deconfound.training.tasks import Task
 
@@ -15,7 +16,7 @@ FOLDS = 5
 
 
 @dataclass(frozen=True)
-class Known:
+class FirstConfig:
     """What a look at the data has shown.
 
     Attributes:
@@ -31,7 +32,7 @@ class Known:
         rare_levels: Whether a fold may be trained without some level.
     """
 
-    data: Data
+    data: DataOptions
     task: Task
     shape: tuple[int, ...]
     confounds: Sequence[str]
@@ -42,111 +43,84 @@ class Known:
     missing_features: bool
     rare_levels: bool
 
-    @property
-    def label(self) -> str:
-        """The labels as YAML."""
-        return _shown(list(self.task.labels) if len(self.task.labels) > 1 else self.task.labels[0])
+    def text(self, schema: str = "") -> str:
+        """The YAML; its first line names the schema for editors, if there is one."""
+        head = f"# yaml-language-server: $schema={schema}\n" if schema else ""
+        head += (
+            "# What `deconfound fit` and `deconfound compare` train. Any key can be changed on the command:\n"
+            "# deconfound fit config.yaml training.lr=0.0003 method=mdn\n"
+        )
+        return "\n".join([head, *(_section(name, self._lines(name)) for name in sections())])
+
+    def _lines(self, section: str) -> Iterable[tuple[str, Any, bool]]:
+        """Keys with their value, and whether they are in force or only shown as a comment."""
+        data, task = self.data, self.task
+        label: Any = list(task.labels) if len(task.labels) > 1 else task.labels[0]
+        network = {1: "mlp", 4: "resnet3d"}.get(len(self.shape), "package.module:callable")
+        lines: dict[str, list[tuple[str, Any, bool]]] = {
+            "data": [
+                ("source", data.source, True),
+                ("table", data.table, data.table is not None),
+                ("options", data.options, bool(data.options)),
+                ("id", data.id or "participant_id", data.id is not None),
+                ("label", label, True),
+                ("positive", task.levels[0][1] if task.kind == "binary" else None, task.kind == "binary"),
+                ("person", self.person, True),
+                ("missing_features", "mean" if self.missing_features else "error", True),
+                ("features", ["thickness_*"], False),
+            ],
+            "design": [
+                ("confounds", list(self.confounds), True),
+                ("keep", label, False),
+                ("missing", "mean" if self.missing_confounds else "error", True),
+                ("unseen", "mean", self.rare_levels),
+            ],
+            "network": [
+                ("name", network, True),
+                ("options", {"hidden": [64, 32], "dropout": 0.2}, network == "mlp"),
+            ],
+            "method": [("name", "pmdn", True), ("at", ["fc1", "out"], False)],
+            "training": [
+                ("task", task.kind, False),
+                ("epochs", 100, True),
+                ("patience", 15, True),
+                ("batch_size", 64, True),
+                ("lr", 0.001, True),
+                ("loss", "focal", False),
+                ("precision", "bf16-mixed", False),
+            ],
+            "splits": [
+                ("kind", "kfold", True),
+                ("folds", FOLDS, True),
+                ("column", self.site or "site", False),
+                ("stratify", [*task.labels, *([self.site] if self.site else [])], True),
+                ("validation", 0.15, True),
+            ],
+            "run": [("folder", self.folder, True), ("seed", 0, True)],
+            "compare": [
+                ("methods", ["none", "input-residualize", "adversarial", "mdn", "pmdn"], True),
+                ("seeds", [0], True),
+            ],
+        }
+        return lines[section]
 
 
-def config_text(known: Known) -> str:
-    """The config of a first run."""
-    parts = [
-        _data(known),
-        _design(known),
-        _network(known),
-        _METHOD_AND_TRAINING,
-        _splits(known),
-        _compare_and_run(known),
-    ]
-    return _aligned(_HEAD + "\n".join(parts))
+def schema_text() -> str:
+    """The JSON schema of a config, by which an editor completes and checks keys."""
+    return json.dumps(Config.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-_HEAD = """# What `deconfound fit` and `deconfound compare` train. Any key can be changed on the command:
-# deconfound fit config.yaml training.lr=0.0003 method=mdn
-
-"""
-
-
-def _data(known: Known) -> str:
-    data, task = known.data, known.task
-    positive = ""
-    if task.kind == "binary":
-        positive = f"  positive: {_shown(task.levels[0][1])} # the level that a high score stands for\n"
-    features = "mean" if known.missing_features else "error"
-    table = f"  table: {_shown(data.table)}\n" if data.table else ""
-    options = f"  options: {_shown(data.options)}\n" if data.options else ""
-    key = f"  id: {_shown(data.id)}\n" if data.id else "  # id: participant_id        # names rows in predictions\n"
-    return f"""data:
-  source: {_shown(data.source)}
-{table}{options}{key}  label: {known.label}              # {task.kind}
-{positive}  person: {_shown(known.person)}  # column that names the person of a row; kept in one fold
-  missing_features: {features}  # what an empty cell is: error, or mean of the training rows
-  # features: [thickness_*]   # columns or globs; all numeric columns without another role if left out
-"""
+def _section(name: str, lines: Iterable[tuple[str, Any, bool]]) -> str:
+    fields = sections()[name].model_fields
+    written = [f"{name}:"]
+    for key, value, in_force in lines:
+        if value is not None or in_force:
+            text = f"  {'' if in_force else '# '}{key}: {_yaml(value)}"
+            meaning = re.split(r"(?<=[a-z)])[.;] ", (fields[key].description or "").rstrip("."))[0]
+            written.append(f"{text:<38} # {meaning}")
+    return "\n".join(written) + "\n"
 
 
-def _design(known: Known) -> str:
-    return f"""design:
-  confounds: {_shown(list(known.confounds))}   # removed; also spline(age, 4), poly(age, 2), age:sex
-  # keep: {known.label}              # what must survive; the label if left out
-  missing: {"mean" if known.missing_confounds else "error"}              # what a missing confound is: error, or mean
-  {"" if known.rare_levels else "# "}unseen: mean              # what a site that was not trained on is: error, or mean
-"""
-
-
-def _network(known: Known) -> str:
-    name = {1: "mlp", 4: "resnet3d"}.get(len(known.shape), "package.module:callable")
-    hidden = "\n  options: {hidden: [64, 32], dropout: 0.2}" if name == "mlp" else ""
-    return f"""network:
-  name: {name}                   # mlp, synthetic_cnn, resnet3d, or package.module:callable{hidden}
-"""
-
-
-_METHOD_AND_TRAINING = """method:
-  name: pmdn                  # see docs/which-method.md
-  # at: [fc1, out]            # modules to normalise; the library's choice if left out
-
-training:
-  epochs: 100
-  patience: 15                # stop after so many epochs without a better validation loss
-  batch_size: 64
-  lr: 0.001
-  # loss: focal               # for rare labels
-  # precision: bf16-mixed     # devices, strategy, accumulate, clip go to Lightning as they are
-"""
-
-
-def _splits(known: Known) -> str:
-    site = known.site
-    leave = f"    # or leave-one-out with column: {_shown(site)}" if site else "    # or leave-one-out, or column"
-    return f"""splits:
-  kind: kfold                 {leave}
-  folds: {FOLDS}
-  stratify: {_shown([*known.task.labels, *([site] if site else [])])}
-  validation: 0.15            # share of the training rows that chooses the epoch
-"""
-
-
-def _compare_and_run(known: Known) -> str:
-    return f"""compare:
-  methods: [none, input-residualize, adversarial, mdn, pmdn]
-  seeds: [0]
-
-run:
-  folder: {_shown(known.folder)}
-  seed: 0
-"""
-
-
-def _shown(value: Any) -> str:
+def _yaml(value: Any) -> str:
     text: str = need("yaml", "train").safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
     return text.split("\n...")[0].strip()
-
-
-def _aligned(text: str) -> str:
-    """Put the comments behind values into one column."""
-    lines = []
-    for line in text.split("\n"):
-        found = re.fullmatch(r"(\s*[^#\s].*?)\s+(# .*)", line)
-        lines.append(f"{found[1]:<38} {found[2]}" if found else line)
-    return "\n".join(lines)

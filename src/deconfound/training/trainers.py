@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.training.config import Config
 from deconfound.training.engine import KeepBestEpoch, WholeFiles
 from deconfound.training.needs import need
+
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
 
 
 def make_trainer(config: Config, folder: Path, keeper: KeepBestEpoch) -> Any:
@@ -84,14 +84,3 @@ def quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, before, strict=True):
                 logger.setLevel(level)
-
-
-@contextmanager
-def threads(number: int | None) -> Iterator[None]:
-    """Run torch on so many CPU threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import deconfound
-from deconfound.training.provenance import commit
+from deconfound.training.origin import commit
 from deconfound_lab.benchmarks.job import Job, Row
 
 Result = dict[str, Any]

@@ -39,7 +39,7 @@ def bench(
     """
     from rich.console import Console
 
-    from deconfound.cli.bars import counted
+    from deconfound.cli.progress import counted
     from deconfound_lab.benchmarks.claims import broken
     from deconfound_lab.benchmarks.claims import check as check_claims
     from deconfound_lab.benchmarks.page import page

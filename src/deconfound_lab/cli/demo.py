@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deconfound.cli.bars import counted
+from deconfound.cli.progress import counted
 from deconfound.errors import OptionError
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deconfound.cli.bars import counted
+from deconfound.cli.progress import counted
 from deconfound_lab.cli.options import Device, Folder, Minutes, ReportOnly, chosen_device
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from deconfound.cli.bars import counted
+from deconfound.cli.progress import counted
 from deconfound_lab.cli.options import Device, Folder, Minutes, ReportOnly, chosen_device
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from deconfound.data.files import write_bytes
 from deconfound.errors import OptionError, RunError
 from deconfound.methods import Method
 from deconfound.surgery import NormalizedModel
-from deconfound.training.provenance import provenance
+from deconfound.training.origin import provenance
 from deconfound_lab.cohort.anatomy import EXTENT, affine
 from deconfound_lab.mri.fold import Trainer
 from deconfound_lab.mri.plan import ARMS

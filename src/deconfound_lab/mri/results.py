@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from deconfound.errors import RunError
-from deconfound.training.pairing import interval
+from deconfound.training.intervals import interval
 
 OURS = "pmdn"
 """The arm that the others are compared with."""

@@ -13,9 +13,8 @@ import torch
 
 from deconfound.data.files import write_json
 from deconfound.errors import DeconfoundError
-from deconfound.training.config import Splits
-from deconfound.training.provenance import provenance
-from deconfound.training.splits import Fold, folds, stratum_codes
+from deconfound.training.origin import provenance
+from deconfound.training.splits import Fold, kfold, person_codes, stratum_codes
 from deconfound_lab.cohort.cohort import Cohort, simulate_cohort
 from deconfound_lab.mri.fold import Trainer, Volumes, load
 from deconfound_lab.mri.maps import FILE as MAPS
@@ -133,7 +132,8 @@ def divide(plan: Plan, cohort: Cohort) -> tuple[Fold, ...]:
     """Folds with the same share of every site and group."""
     strata = stratum_codes([cohort.table["site"], cohort.table["group"]])
     usable = np.ones(len(cohort), dtype=bool)
-    return folds(Splits(folds=plan.folds), cohort.table, usable, strata, "person", plan.seed)
+    people = person_codes(cohort.table, "person", len(strata))
+    return kfold(strata, people, folds=plan.folds, seed=plan.seed, rows=np.flatnonzero(usable))
 
 
 def _train(

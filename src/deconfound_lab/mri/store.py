@@ -14,7 +14,7 @@ import numpy as np
 
 from deconfound.data.files import only_one, read_json, write_bytes, write_json
 from deconfound.errors import RunError
-from deconfound.training.loading import listed
+from deconfound.training.needs import listed_faults
 from deconfound_lab.cohort.cohort import Cohort
 from deconfound_lab.mri.fold import Outcome
 from deconfound_lab.mri.plan import ARMS, Arm, Plan
@@ -81,7 +81,7 @@ def read_kept(out: Path, plan: Plan) -> dict[Cell, Kept]:
                 "Delete it to have it made again, or choose another folder."
             )
     if faults:
-        raise RunError(faults[0] if len(faults) == 1 else listed(str(out), faults))
+        raise RunError(faults[0] if len(faults) == 1 else listed_faults(str(out), faults))
     return found
 
 

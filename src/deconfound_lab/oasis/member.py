@@ -18,8 +18,7 @@ from torch import Tensor
 
 from deconfound.data.files import write_bytes
 from deconfound.errors import RunError
-from deconfound.training.config import Splits
-from deconfound.training.splits import Fold, deal, folds, stratum_codes
+from deconfound.training.splits import Fold, deal, kfold, person_codes, stratum_codes
 from deconfound_lab.mri.fold import Trainer, Volumes
 from deconfound_lab.oasis.plan import ARMS, Plan
 from deconfound_lab.oasis.schedule import cosine
@@ -57,7 +56,8 @@ def divide(plan: Plan, table: dict[str, Any], fold: int, member: int) -> Fold:
     age = np.digitize(table["age"], [40, 60, 75])
     strata = stratum_codes([np.asarray(table["dementia"]), age])
     everyone = np.ones(len(age), dtype=bool)
-    outer = folds(Splits(folds=plan.folds), table, everyone, strata, "person", plan.seed)[fold]
+    people = person_codes(table, "person", len(strata))
+    outer = kfold(strata, people, folds=plan.folds, seed=plan.seed, rows=np.flatnonzero(everyone))[fold]
     rest = np.sort(np.concatenate([outer.train, outer.validation]))
     part = deal(strata[rest], np.asarray(table["person"])[rest], plan.members, plan.seed + 1000 * (fold + 1))
     return Fold(outer.name, rest[part != member], rest[part == member], outer.test)

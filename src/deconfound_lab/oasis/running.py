@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deconfound.data.files import read_json, write_json
 from deconfound.errors import OptionError, RunError
-from deconfound.training.provenance import provenance
+from deconfound.training.origin import provenance
 from deconfound_lab.mri.fold import Trainer
 from deconfound_lab.oasis.member import read_outcome, train_member, trainer_of, write_outcome
 from deconfound_lab.oasis.people import Scanned, on_device, read_people

@@ -10,7 +10,7 @@ import torch
 
 from deconfound.auditing.audit import audit
 from deconfound.errors import DeconfoundWarning
-from deconfound.training.trainers import threads
+from deconfound.training.cpu import threads
 from deconfound_lab.oasis.linear import linear_members
 from deconfound_lab.oasis.member import Outcome
 from deconfound_lab.oasis.people import Scanned, on_device

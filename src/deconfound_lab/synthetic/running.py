@@ -11,7 +11,7 @@ import torch
 
 from deconfound.data.files import read_json, write_json
 from deconfound.errors import DeconfoundError, RunError
-from deconfound.training.provenance import provenance
+from deconfound.training.origin import provenance
 from deconfound_lab.synthetic.grid import TRAINING_IMAGES, Cell
 from deconfound_lab.synthetic.learner import Learner
 from deconfound_lab.synthetic.measures import gap, measure

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
+from deconfound.training.intervals import difference, interval, within
 from deconfound.training.losses import bce, criterion, cross_entropy, focal, mse
-from deconfound.training.pairing import difference, interval, within
 from deconfound.training.scaling import Scaler, fit_scaler
 
 

@@ -1,29 +1,32 @@
-"""What can be wrong with a config beyond its words: columns, methods, networks, numbers out of range."""
+"""What can be wrong with a config beyond the types of its values: columns, methods, networks, numbers out of range."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deconfound.data.sources import Source
+from deconfound.data import Source, check_finite
 from deconfound.design.table import absent, is_missing
-from deconfound.errors import DeconfoundError
+from deconfound.errors import DeconfoundError, TableError
 from deconfound.methods import METHODS, method
 from deconfound.methods.base import unknown_options
 from deconfound.networks import network_faults
-from deconfound.training.config import Config
 from deconfound.training.sources import open_source
 from deconfound.training.splits import Fold
 from deconfound.training.tasks import CODES, Task
 from deconfound.training.terms import columns_of, read_terms
 
-LOGGERS = ("tensorboard", "mlflow")
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
+
+# Names by which a confound that says where a sample comes from is recognised.
 SITES = ("site", "scanner", "center", "centre", "source")
+RENAMED_OPTIONS = {"settle": "refit"}
 
 
 def roles(config: Config) -> dict[str, list[str]]:
@@ -48,8 +51,8 @@ def open_data(config: Config) -> Source:
     return open_source(config.data, [*named, *([config.data.id] if config.data.id else [])])
 
 
-def look(config: Config) -> list[str]:
-    """Every fault of a config and its data."""
+def validate_config(config: Config) -> list[str]:
+    """Every fault of a config and of its data."""
     faults = setting_faults(config)
     try:
         source = open_data(config)
@@ -60,47 +63,15 @@ def look(config: Config) -> list[str]:
 
 def setting_faults(config: Config) -> list[str]:
     """What is wrong without looking at the data."""
-    design, training, splits = config.design, config.training, config.splits
+    design, training, splits, labels = config.design, config.training, config.splits, config.data.labels
     faults = read_terms(design.confounds, "design.confounds")[1] + read_terms(design.keep or (), "design.keep")[1]
-    if not design.confounds:
-        faults.append("design.confounds must name at least one column; got none.")
-    labels = config.data.labels
-    faults += [] if labels else ["data.label must name at least one column; got none."]
-    faults += [f"data.label must name each column once; got {n!r} twice." for n in {*labels} if labels.count(n) > 1]
-    both = sorted(set(columns_of(read_terms(design.confounds, "")[0])) & set(config.data.labels))
-    faults += [f"a column must be a label or a confound; got {name!r} as both." for name in both]
+    faults += [] if design.confounds else ["design.confounds must name at least one column; got none."]
+    faults += role_faults(labels, columns_of(read_terms(design.confounds, "")[0]), "data.label")
     for name in dict.fromkeys([config.method.name, *config.method.options]):
-        try:
-            kind = method(name)
-            options = config.method.options.get(name, {})
-            faults += unknown_options(kind, options) + _switch_faults(name, kind.options(), options)
-            if name == config.method.name and 1 <= training.batch_size < kind.smallest_batch:
-                faults.append(
-                    f"training.batch_size must be at least {kind.smallest_batch} for method {name!r}; got "
-                    f"{training.batch_size}."
-                )
-        except DeconfoundError as fault:
-            faults.append(str(fault))
+        faults += _method_faults(config, name)
     faults += network_faults(config.network.name, config.network.options)
-    sizes = config.compare.batch_sizes or ()
-    ranges: list[tuple[str, Any, bool, str]] = [
-        ("training.epochs", training.epochs, training.epochs >= 1, "at least 1"),
-        ("training.batch_size", training.batch_size, training.batch_size >= 1, "at least 1"),
-        ("training.lr", training.lr, training.lr > 0, "above 0"),
-        ("training.patience", training.patience, training.patience is None or training.patience >= 1, "at least 1"),
-        ("training.accumulate", training.accumulate, training.accumulate >= 1, "at least 1"),
-        ("training.weight_decay", training.weight_decay, training.weight_decay >= 0, "at least 0"),
-        ("training.focal_gamma", training.focal_gamma, training.focal_gamma >= 0, "at least 0"),
-        ("training.threads", training.threads, training.threads is None or training.threads >= 1, "at least 1"),
-        ("splits.validation", splits.validation, 0 < splits.validation <= 0.5, "above 0 and at most 0.5"),
-        ("splits.folds", splits.folds, splits.folds >= 2, "at least 2"),
-        ("splits.seed", splits.seed, splits.seed is None or splits.seed >= 0, "at least 0"),
-        ("run.seed", config.run.seed, config.run.seed >= 0, "at least 0"),
-        ("compare.seeds", list(config.compare.seeds), all(seed >= 0 for seed in config.compare.seeds), "at least 0"),
-        ("compare.batch_sizes", list(sizes), all(size >= 1 for size in sizes), "at least 1"),
-        ("training.devices", training.devices, training.devices != 0, "at least 1, or -1 for all"),
-    ]
-    faults += [f"{name} must be {rule}; got {value}." for name, value, right, rule in ranges if not right]
+    if training.devices == 0:
+        faults.append("training.devices must be at least 1, or -1 for all; got 0.")
     cores = os.cpu_count() or 1
     on_cpu = training.accelerator == "cpu" or not torch.cuda.is_available()
     if on_cpu and isinstance(training.devices, int) and training.devices > cores:
@@ -108,64 +79,76 @@ def setting_faults(config: Config) -> list[str]:
             f"training.devices must not exceed the {cores} cores of this machine, for each is a process; got "
             f"{training.devices}."
         )
-    faults += [
-        f"training.loggers must be among {', '.join(LOGGERS)}; got {name!r}."
-        for name in training.loggers
-        if name not in LOGGERS
-    ]
     if splits.kind != "kfold" and splits.column is None:
         faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")
     return faults
 
 
-def _switch_faults(name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-    """Options that are on or off, and given as something else: any text would count as on."""
-    return [
+def role_faults(labels: Sequence[str], confounds: Sequence[str], option: str) -> list[str]:
+    """Labels that are absent, named twice, or confounds as well."""
+    faults = [] if labels else [f"{option} must name at least one column; got none."]
+    twice = [name for name in dict.fromkeys(labels) if list(labels).count(name) > 1]
+    faults += [f"{option} must name each column once; got {name!r} twice." for name in twice]
+    both = [name for name in dict.fromkeys(confounds) if name in labels]
+    return faults + [f"a column must be a label or a confound; got {name!r} as both." for name in both]
+
+
+def _method_faults(config: Config, name: str) -> list[str]:
+    """A method that does not exist, options that it does not have, and a batch that is too small for it."""
+    try:
+        kind = method(name)
+    except DeconfoundError as fault:
+        return [str(fault)]
+    options, known = config.method.options.get(name, {}), kind.options()
+    renamed = {key: new for key, new in RENAMED_OPTIONS.items() if key in options and new in known}
+    faults = [
+        f"option {key!r} of method {name!r} is called {new!r} since 0.2; rename it." for key, new in renamed.items()
+    ]
+    faults += unknown_options(kind, [key for key in options if key not in renamed])
+    faults += [
         f"option {key!r} of method {name!r} must be true or false; got {value!r}."
         for key, value in options.items()
-        if isinstance(known.get(key), bool) and not isinstance(value, bool)
+        if isinstance(known.get(key), bool) and not isinstance(value, bool)  # any text would count as true
     ]
+    if options.get("controls_only") is True and not config.data.controls:
+        faults.append(f"data.controls must be given with option 'controls_only' of method {name!r}; got none.")
+    size = config.training.batch_size
+    if name == config.method.name and size < kind.smallest_batch:
+        faults.append(f"training.batch_size must be at least {kind.smallest_batch} for method {name!r}; got {size}.")
+    return faults
 
 
 def method_faults(names: Sequence[str]) -> list[str]:
     """One sentence for each name that is no method."""
-    faults = []
+    faults = [] if names else [f"methods must name at least one of {', '.join(METHODS)}; got none."]
     for name in names:
         try:
             method(name)
         except DeconfoundError as fault:
             faults.append(str(fault))
-    if not names:
-        faults.append(f"methods must name at least one of {', '.join(METHODS)}; got none.")
     return faults
 
 
 def column_faults(config: Config, source: Source) -> list[str]:
-    """Columns that the table lacks, levels that its columns lack, and empty cells among the features."""
-    available = list(source.table)
-    faults = [fault for role, names in roles(config).items() for fault in absent(names, available, role)]
+    """Columns that the table lacks, levels that its columns lack, and cells of the features that cannot be used."""
+    available, named = list(source.table), roles(config)
+    faults = [fault for role, names in named.items() for fault in absent(names, available, role)]
     for name, level in (config.data.controls or {}).items():
         if name in available and str(level) not in (found := _levels(source.table, name)):
             faults.append(f"data.controls must name a level of {name!r}; got {level!r}. It has: {', '.join(found)}.")
-    design = config.design
-    if design.site and design.site not in columns_of(read_terms(design.confounds, "")[0]):
-        faults.append(f"design.site must be one of the confounds; got {design.site!r}.")
-    faults += number_faults(source.table, [n for n in roles(config)["design.confounds"] if n not in config.data.types])
-    values, names = getattr(source, "values", None), getattr(source, "names", ())
-    if values is not None and names and np.isinf(values).any():
-        row, place = np.argwhere(np.isinf(values))[0]
-        faults.append(
-            f"features must be finite; got an infinite {names[place]!r} in row {row}. Mend or leave out such cells."
-        )
-    if values is not None and names and config.data.missing_features == "error":
-        empty = np.isnan(values).sum(0)
-        if empty.any():
-            worst = ", ".join(f"{names[i]} ({empty[i]})" for i in np.argsort(-empty)[:5] if empty[i])
-            faults.append(
-                f"features must be filled in every row; got empty cells in {int((empty > 0).sum())} columns: {worst}. "
-                "Set data.missing_features: mean, or leave these columns out."
-            )
-    return faults
+    if config.design.site and config.design.site not in named["design.confounds"]:
+        faults.append(f"design.site must be one of the confounds; got {config.design.site!r}.")
+    faults += number_faults(source.table, [n for n in named["design.confounds"] if n not in config.data.types])
+    return faults + sample_faults(config, source)
+
+
+def sample_faults(config: Config, source: Source) -> list[str]:
+    """Infinite values among the samples, and empty ones where these are an error."""
+    try:
+        check_finite(source, config.data.missing_features, "data.missing_features")
+    except TableError as error:
+        return str(error).split("\n")
+    return []
 
 
 def class_faults(task: Task, codes: NDArray[np.float64], fold: Fold) -> list[str]:
@@ -192,20 +175,20 @@ def class_faults(task: Task, codes: NDArray[np.float64], fold: Fold) -> list[str
 
 
 def number_faults(table: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Confounds that are quantities but for a few cells: one slip of the pen would make a category of each value."""
+    """Confounds that are numeric but for a few cells: one typing error would make a category of each value."""
     faults = []
     for name in dict.fromkeys(names):
-        row = slip(np.asarray(table[name])) if name in table else None
+        row = first_non_numeric_row(np.asarray(table[name])) if name in table else None
         if row is not None:
             faults.append(
                 f"column {name!r} must be numbers throughout, or names; got {np.asarray(table[name])[row]!r} in row "
-                f"{row} among numbers. Mend or empty that cell, or set data.types: {{{name}: categorical}}."
+                f"{row} among numbers. Fix or empty that cell, or set data.types: {{{name}: categorical}}."
             )
     return faults
 
 
-def slip(values: Any) -> int | None:
-    """The first row that is no number in a column that nine times in ten is a number of many values, or None."""
+def first_non_numeric_row(values: NDArray[Any]) -> int | None:
+    """The first row that is no number in a column where nine cells in ten are numbers of many values, or None."""
     if values.dtype.kind not in "OUST":
         return None
     filled = [(row, str(value)) for row, value in enumerate(values.tolist()) if not is_missing(value)]

@@ -1,0 +1,127 @@
+"""What the commands share: options, and how warnings and verdicts are shown."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from deconfound.errors import DeconfoundWarning, OptionError
+
+
+def complete_override(incomplete: str) -> list[str]:
+    """Completions of `method=…`, for a shell."""
+    from deconfound.methods import METHODS
+
+    return [f"method={name}" for name in METHODS if f"method={name}".startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Completions of the last of several methods between commas."""
+    from deconfound.methods import METHODS
+
+    head, comma, last = incomplete.rpartition(",")
+    return [f"{head}{comma}{name}" for name in METHODS if name.startswith(last)]
+
+
+ConfigPath = Annotated[str, typer.Argument(help="YAML file, as `deconfound init` writes it.", metavar="CONFIG")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Changes of the config: training.lr=0.01 splits.folds=10",
+        metavar="[KEY=VALUE]…",
+        autocompletion=complete_override,
+    ),
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Folds that run at a time; -1 is one per core.")]
+Slurm = Annotated[
+    bool, typer.Option("--slurm", help="Send the folds to a SLURM cluster as an array, and wait for them.")
+]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", help="Go on without scans that cannot be read or have no row of the table; name them."),
+]
+SlurmWith = Annotated[
+    list[str] | None,
+    typer.Option(help="Parameter of submitit: slurm_partition=gpu, timeout_min=120, gpus_per_node=1, mem_gb=16."),
+]
+_STYLES = {"left": "bold red", "trace": "yellow", "clear": "green", "unanswerable": "dim"}
+_WORDS = {"left": "still there", "trace": "trace", "clear": "no sign", "unanswerable": "no answer"}
+
+
+@contextmanager
+def show_warnings(console: Console) -> Iterator[None]:
+    """What the library warns of, on the console: once each, without the line of code that it comes from."""
+    shown: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DeconfoundWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+            if not issubclass(category, DeconfoundWarning):
+                others(message, category, *rest, **named)
+            elif str(message) not in shown:
+                shown.add(str(message))
+                console.print(f"[yellow]warning:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def resumable(console: Console) -> Iterator[None]:
+    """A run that is stopped by hand says how to go on; its second and later processes say nothing at all."""
+    from deconfound.training.fold import follower
+
+    console.quiet = follower()
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:  # Lightning makes the second of the first
+        console.print("stopped; give the same command again to go on from here", style="yellow")
+        raise typer.Exit(130) from stop
+
+
+def cluster_of(slurm: bool, given: Sequence[str] | None) -> Any:
+    """The cluster that the options name, or None."""
+    from deconfound.training.jobs import Cluster
+    from deconfound.training.needs import need
+
+    if not slurm and not given:
+        return None
+    parameters: dict[str, Any] = {}
+    for item in given or ():
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise OptionError(f"--slurm-with must be KEY=VALUE; got {item!r}.")
+        parameters[key] = need("yaml", "train").safe_load(value)
+    name = str(parameters.pop("cluster", "slurm"))
+    return Cluster(name, parameters, 5.0 if name == "slurm" else 0.2)
+
+
+def show_verdicts(console: Console, result: Any) -> None:
+    """The verdicts and notes of an audit."""
+    several = len({item.space for item in result.verdicts}) > 1
+    view = Table(title="What is left", title_justify="left")
+    for name in ("model", "confound", "verdict", "dcor²", "95 % interval", "p"):
+        view.add_column(name)
+    for item in result.verdicts:
+        main = result.where(model=item.model, space=item.space, confound=item.confound)[0]
+        word = f"[{_STYLES[item.answer]}]{_WORDS[item.answer]}[/]"
+        numbers = [f"{main.value:.3f}", f"{main.low:.3f} to {main.high:.3f}", f"{main.p:.3f}"]
+        who = f"{item.model} ({item.space})" if several else item.model
+        view.add_row(escape(who), escape(item.confound), word, *numbers)
+    console.print(view)
+    for note in result.notes:
+        style = "yellow" if note.severity == "warning" else "dim"
+        console.print(f"{note.severity}: {note.text}", style=style, highlight=False, markup=False)
+
+
+def number(value: float | None, sign: str = "") -> str:
+    """Three digits, or a dash where there is no value."""
+    return "–" if value is None else f"{value:{sign}.3f}"

@@ -1,0 +1,185 @@
+"""A config from YAML, a mapping and `key=value` overrides; every fault at once, with the nearest valid name."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deconfound.errors import OptionError
+from deconfound.networks.user_modules import search_modules_in
+from deconfound.training.config import Config, sections
+from deconfound.training.needs import listed_faults, need
+
+# What pydantic calls a fault, and how a config should have been.
+_RULES = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "literal_error": "{expected}",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+}
+
+
+def read_config(config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str] = ()) -> Config:
+    """A config from a YAML file, a mapping or a `Config`, with overrides such as `training.lr=0.01`.
+
+    Relative paths of data start at the file, and a network of your own (`module:callable`) may lie beside it.
+
+    Args:
+        config: Where it comes from.
+        overrides: `key=value` texts, the value being YAML.
+
+    Raises:
+        OptionError: With one line for each fault of the config, and of its data where they can be opened.
+    """
+    if isinstance(config, Config):
+        if not overrides:
+            return config
+        config = config.to_dict()
+    if isinstance(config, Mapping):
+        return _checked(dict(config), overrides, "the config", None)
+    path = Path(config)
+    return _checked(_read_yaml(path), overrides, str(path), path.parent)
+
+
+def _checked(content: dict[str, Any], overrides: Sequence[str], name: str, folder: Path | None) -> Config:
+    content = {"data": {}, "design": {}, **copy.deepcopy(content)}
+    faults: list[str] = []
+    for item in overrides:
+        _override(content, item, faults)
+    config = _validated(content, faults)
+    if config is not None and folder is not None:
+        config = _beside(config, folder)
+    if faults or config is None:
+        raise OptionError(listed_faults(name, [*faults, *_data_faults(config)]))
+    return config
+
+
+def _data_faults(config: Config | None) -> list[str]:
+    """What else is wrong, as far as the readable part of a faulty config shows it."""
+    from deconfound.training.checks import validate_config
+
+    return [] if config is None else validate_config(config)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    yaml = need("yaml", "train")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise OptionError(
+            f"{path} must be a config that can be read; got {error.strerror}. Make one with `deconfound init`."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} must be a text in UTF-8; got {error}. Make one with `deconfound init`.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise OptionError(f"{path} must be YAML; got {error}.") from error
+    if not isinstance(content, dict):
+        raise OptionError(f"{path} must hold sections such as data: and design:; got {type(content).__name__}.")
+    return content
+
+
+def _override(content: dict[str, Any], item: str, faults: list[str]) -> None:
+    key, equals, text = item.partition("=")
+    if not equals or not key:
+        faults.append(f"an override must be key=value, such as training.lr=0.01; got {item!r}.")
+        return
+    yaml = need("yaml", "train")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        value = text
+    *parents, last = key.split(".")
+    place = content
+    for parent in parents:
+        inner = place.get(parent)
+        place[parent] = inner if isinstance(inner, dict) else {"name": inner} if isinstance(inner, str) else {}
+        place = place[parent]
+    place[last] = value
+
+
+def _validated(content: dict[str, Any], faults: list[str]) -> Config | None:
+    """The config, faulty keys left at their defaults; None where it cannot be made without them."""
+    from pydantic import ValidationError
+
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    by_key: dict[tuple[str, ...], list[Any]] = {}
+    for fault in found:
+        by_key.setdefault(tuple(map(str, fault["loc"][:2])), []).append(fault)
+    faults += [_sentence(key, group) for key, group in by_key.items()]
+    left = copy.deepcopy(content)
+    for section, *key in by_key:
+        inner = left.get(section)
+        if key and isinstance(inner, dict):
+            inner.pop(key[0], None)
+        else:
+            left.pop(section, None)
+    try:
+        return Config.model_validate(left)
+    except ValidationError:
+        return None
+
+
+def _sentence(key: tuple[str, ...], group: Sequence[Any]) -> str:
+    """One sentence about a key, from all that pydantic says about it."""
+    where, first = ".".join(key), group[0]
+    kinds = {fault["type"] for fault in group}
+    if "missing" in kinds:
+        return f"{where} must be given; got nothing."
+    if "extra_forbidden" in kinds:
+        return _unknown_key(key)
+    if kinds & {"model_type", "model_attributes_type"}:
+        return f"{where or 'the config'} must be a section with keys; got {first['input']!r}."
+    rules = dict.fromkeys(
+        _RULES.get(fault["type"], "as documented").format_map(fault.get("ctx", {})) for fault in group
+    )
+    value = first["input"] if len(group) == 1 or len(first["loc"]) <= 2 else _outer(group)
+    expected = [part.strip("'") for rule in rules for part in rule.replace(" or ", ", ").split(", ")]
+    near = difflib.get_close_matches(str(value), expected, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{where} must be {' or '.join(rules)}; got {value!r}.{hint}"
+
+
+def _rule(fault: Any) -> str:
+    return _RULES.get(fault["type"], "as documented").format_map(fault.get("ctx", {}))
+
+
+def _outer(group: Sequence[Any]) -> Any:
+    """The value that several kinds were tried on; the parts of a list are told one by one."""
+    return min((fault for fault in group), key=lambda fault: len(fault["loc"]))["input"]
+
+
+def _unknown_key(key: tuple[str, ...]) -> str:
+    *parents, name = key
+    known = list(sections()[parents[0]].model_fields) if parents else list(Config.model_fields)
+    elsewhere = [f"{section}.{name}" for section, kind in sections().items() if name in kind.model_fields]
+    close = difflib.get_close_matches(name, known, n=1) or ([] if parents else elsewhere)
+    hint = f"Did you mean {close[0]!r}?" if close else f"It has: {', '.join(known)}."
+    return f"{parents[0] if parents else 'the config'} must hold known keys; got {name!r}. {hint}"
+
+
+def _beside(config: Config, folder: Path) -> Config:
+    """Paths of the data as seen from the working directory: beside the config if something lies there."""
+    if ":" in config.network.name:
+        search_modules_in(folder)
+
+    def resolve(given: str | None) -> str | None:
+        beside = None if given is None else folder / given
+        return str(beside) if beside is not None and beside.exists() else given
+
+    return config.updated(data={"source": resolve(config.data.source), "table": resolve(config.data.table)})

@@ -1,0 +1,19 @@
+"""CPU threads of torch for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Run torch on so many CPU threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

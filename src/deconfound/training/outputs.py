@@ -1,0 +1,198 @@
+"""What finished runs said about their test rows: read, measured within label groups, and audited."""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.auditing.audit import audit
+from deconfound.auditing.result import Audit
+from deconfound.data.delimited import typed
+from deconfound.errors import DeconfoundWarning, RunError
+from deconfound.metrics.columns import Column, column
+from deconfound.metrics.conditional import SMALLEST_GROUP
+from deconfound.metrics.distance import u_distance_correlation_sqr
+from deconfound.training.cpu import threads
+from deconfound.training.fold import prediction_columns
+from deconfound.training.problem import Problem
+from deconfound.training.run_folder import FEATURES, PREDICTIONS, FoldFolder, RunFolder, open_run
+from deconfound.training.splits import stratum_codes
+from deconfound.training.tasks import Task
+from deconfound.training.terms import columns_of, read_terms
+
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
+
+if TYPE_CHECKING:
+    pass
+
+FOLD = "test fold"
+# Up to so many rows a second thread costs more than it gives, many times more where cores are shared.
+ONE_THREAD = 2000
+
+
+@dataclass(frozen=True)
+class FoldOutputs:
+    """What a fold's model says about its test rows.
+
+    Attributes:
+        rows: Row numbers in the source.
+        outputs: Logits or predictions `(n, outputs)`.
+        features: Hidden features `(n, d)`, or None.
+        columns: Every column of the table of predictions, as text.
+    """
+
+    rows: NDArray[np.intp]
+    outputs: NDArray[np.float64]
+    features: NDArray[np.float32] | None
+    columns: Mapping[str, list[str]]
+
+
+def read_fold_outputs(fold: FoldFolder, task: Task) -> FoldOutputs:
+    """Read what a finished fold has written, after a check of its digests."""
+    lines = list(csv.DictReader(io.StringIO(fold.read(PREDICTIONS).decode())))
+    columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else ())}
+    names = prediction_columns(task)[: task.outputs]
+    rows = np.array([int(cell) for cell in columns["row"]], dtype=np.intp)
+    outputs = np.column_stack([np.array(columns[name], dtype=np.float64) for name in names])
+    features = None
+    if fold.has(FEATURES):
+        with np.load(io.BytesIO(fold.read(FEATURES)), allow_pickle=False) as content:
+            features = content["features"]
+    return FoldOutputs(rows, outputs, features, columns)
+
+
+@dataclass(frozen=True)
+class RunOutputs:
+    """The out-of-fold outputs of a run with their table: the arguments of `dc.audit`.
+
+    Attributes:
+        rows: Row numbers in the source, of the rows that have finite outputs.
+        outputs: `(n, outputs)`, in the order of the rows.
+        table: Labels, confounds, person and the test fold of each row.
+        confounds: Columns that should not be there.
+        labels: Columns that were predicted.
+        person: The column that names the person of a row, or None.
+        fold: The column with the test fold of a row.
+        types: Types of columns that are not read by their values.
+        positive: The level of each binary label that a high score stands for.
+    """
+
+    rows: NDArray[np.intp]
+    outputs: NDArray[np.float64]
+    table: Mapping[str, NDArray[Any]]
+    confounds: list[str]
+    labels: list[str]
+    person: str | None
+    fold: str
+    types: Mapping[str, str]
+    positive: Mapping[str, str]
+
+
+def read_run_outputs(run: str | Path | RunFolder) -> RunOutputs:
+    """The out-of-fold outputs of a finished run, from its folder alone; no code that it names is executed."""
+    run = run if isinstance(run, RunFolder) else open_run(run)
+    unfinished = [fold.path.name for fold in run.folds if not fold.finished()]
+    if unfinished:
+        raise RunError(f"{run.path} must have every fold finished; got none of {', '.join(unfinished)}. Run it again.")
+    task, config = Task.from_dict(run.about["task"]), run.config
+    parts = [read_fold_outputs(fold, task) for fold in run.folds]
+    rows = np.concatenate([part.rows for part in parts])
+    if len(np.unique(rows)) < len(rows):
+        raise RunError(f"the folds of {run.path} must be tested on rows of their own; got rows in several folds.")
+    confounds = columns_of(read_terms(config.design.confounds, "")[0])
+    person = config.data.person
+    outputs = np.concatenate([part.outputs for part in parts])
+    order = np.argsort(rows)
+    order = order[np.isfinite(outputs[order]).all(1)]  # a row without a finite score cannot be measured
+    fold = np.concatenate([[number] * len(part.rows) for number, part in enumerate(parts)])
+    table: dict[str, NDArray[Any]] = {FOLD: fold[order]}
+    for name in dict.fromkeys([*confounds, *task.labels, *([person] if person else [])]):
+        table[name] = typed([cell for part in parts for cell in part.columns[name]], ".")[order]
+    types = {name: kind for name, kind in audit_types(config).items() if name in table}
+    if task.kind != "regression":
+        types = dict.fromkeys(task.labels, "categorical") | types
+    labels = list(task.labels)
+    return RunOutputs(rows[order], outputs[order], table, confounds, labels, person, FOLD, types, task.positive)
+
+
+def audit_types(config: Config) -> dict[str, str]:
+    """The config's types in the words of an audit."""
+    return {name: "categorical" if kind == "boolean" else kind for name, kind in config.data.types.items()}
+
+
+def audit_runs(
+    runs: Mapping[str, RunFolder],
+    *,
+    permutations: int,
+    bootstraps: int,
+    seed: int,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Audit:
+    """One audit of the out-of-fold outputs of several runs on the same rows, fold by fold."""
+    found = {name: read_run_outputs(run) for name, run in runs.items()}
+    first = next(iter(found.values()))
+    common = reduce(np.intersect1d, [each.rows for each in found.values()])
+    with threads(1 if len(common) <= ONE_THREAD else None), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)  # the result holds them as notes
+        return audit(
+            {name: each.outputs[np.isin(each.rows, common)] for name, each in found.items()},
+            {name: values[np.isin(first.rows, common)] for name, values in first.table.items()},
+            confounds=first.confounds,
+            labels=first.labels,
+            person=first.person,
+            fold=first.fold,
+            types=first.types,
+            positive=first.positive,
+            permutations=permutations,
+            bootstraps=bootstraps,
+            seed=seed,
+            embedding=False,
+            progress=progress,
+        )
+
+
+def confound_columns(problem: Problem) -> list[Column]:
+    """The confounds of all rows, as an audit reads them."""
+    kinds = audit_types(problem.config)
+    return [column(name, problem.source.table[name], kinds.get(name)) for name in problem.confounds]
+
+
+def left(said: FoldOutputs, confounds: list[Column], problem: Problem) -> dict[str, dict[str, float | None]]:
+    """dcor² of the outputs and of the features with each confound, within label groups of the test rows.
+
+    None where it cannot be measured: a confound that does not vary there, or label groups of fewer than four rows.
+    """
+    known = np.isfinite(said.outputs).all(1)
+    rows = said.rows[known]
+    labels = problem.codes[rows]
+    groups = torch.from_numpy(stratum_codes([labels[:, k] for k in range(labels.shape[1])]))
+    spaces = {"outputs": said.outputs} | ({} if said.features is None else {"features": said.features})
+    return {
+        space: {
+            item.name: _within(torch.from_numpy(values[known]).double(), item.take(torch.from_numpy(rows)), groups)
+            for item in confounds
+        }
+        for space, values in spaces.items()
+    }
+
+
+def _within(values: Tensor, confound: Column, groups: Tensor) -> float | None:
+    found = []
+    for group in torch.unique(groups):
+        rows = (groups == group) & confound.present
+        part = confound.take(rows)
+        if int(rows.sum()) >= SMALLEST_GROUP and len(torch.unique(part.values)) > 1:
+            found.append(float(u_distance_correlation_sqr(values[rows], part.encoded)))
+    return float(np.mean(found)) if found else None

@@ -1,0 +1,277 @@
+"""The folder of a run: what lies where, and digests that tie every file to its run, fold and seed.
+
+A digest finds what was changed by accident: an edited digit, a file of another fold or run, half a copy. It is no
+signature: whoever can write the folder can also write matching digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deconfound.data.files import sweep, write_bytes, write_json, write_text
+from deconfound.errors import OptionError, RunError
+from deconfound.networks.user_modules import module_folder, source_digest
+from deconfound.training.needs import need
+from deconfound.training.origin import provenance
+
+if TYPE_CHECKING:
+    from deconfound.training.config import Config
+    from deconfound.training.problem import Problem
+
+FORMAT, VERSION = "deconfound-run", 2
+ABOUT, RESULT, RESULTS, CONFIG = "run.json", "result.json", "results.json", "config.yaml"
+CHECKPOINT, LAST, PREDICTIONS, FEATURES = "checkpoint.pt", "last.ckpt", "predictions.csv", "features.npz"
+
+
+@dataclass(frozen=True)
+class FoldFolder:
+    """The files of one fold.
+
+    Attributes:
+        path: Where they lie.
+        number: Which fold.
+        run: The digest of the run's identity, data and division.
+    """
+
+    path: Path
+    number: int
+    run: str
+
+    def finished(self) -> bool:
+        """Whether the fold has a result: it is the last file that is written."""
+        return (self.path / RESULT).exists()
+
+    def result(self) -> dict[str, Any]:
+        """The result, after a check that it is this fold's of this run."""
+        found = _read_signed(self.path / RESULT, self._advice)
+        for key, expected in (("run", self.run), ("fold", self.number)):
+            if found.get(key) != expected:
+                raise RunError(
+                    f"{self.path / RESULT} must belong to fold {self.number} of this run; got one of another "
+                    f"{key}. {self._advice}"
+                )
+        return found
+
+    def read(self, name: str) -> bytes:
+        """A file of a finished fold, after a check against the digest that its result holds."""
+        expected = self.result()["files"].get(name)
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError as error:
+            raise RunError(f"{self.path / name} must be readable; got {error.strerror}. {self._advice}") from error
+        if hashlib.sha256(content).hexdigest() != expected:
+            raise RunError(
+                f"{self.path / name} must be as the run wrote it; got content that does not match its digest. "
+                f"{self._advice}"
+            )
+        return content
+
+    def has(self, name: str) -> bool:
+        """Whether the finished fold wrote such a file."""
+        return name in self.result()["files"]
+
+    def checked(self) -> dict[str, Any]:
+        """The result, after a check of every file that it names."""
+        found = self.result()
+        for name in found["files"]:
+            self.read(name)
+        return found
+
+    def write(self, files: Mapping[str, bytes], result: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the files and then the result with their digests."""
+        for name, content in files.items():
+            write_bytes(self.path / name, content)
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        whole = signed({**result, "run": self.run, "fold": self.number, "files": digests})
+        write_json(self.path / RESULT, whole)
+        return whole
+
+    @property
+    def _advice(self) -> str:
+        return f"Delete {self.path} and give the command that started the run again: this fold is then trained anew."
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on disk.
+
+    Attributes:
+        path: Its folder.
+        about: The content of `run.json`.
+        config: The config it was started with, defaults resolved.
+    """
+
+    path: Path
+    about: Mapping[str, Any]
+    config: Config
+
+    @property
+    def folds(self) -> list[FoldFolder]:
+        """The folds, finished or not."""
+        run = _run_digest(self.about)
+        return [FoldFolder(self.path / f"fold-{number}", number, run) for number in range(len(self.about["folds"]))]
+
+    def check_data(self, fingerprint: str) -> None:
+        """Refuse data that are not those that the run was started with."""
+        if self.about["provenance"]["data"] != fingerprint:
+            raise RunError(
+                f"the data of {self.path} must be those it was started with; got files with other content. Set "
+                "run.folder to another folder, or bring the old files back."
+            )
+
+
+def start_run(problem: Problem) -> RunFolder:
+    """Make the run's folder, or check that the one there belongs to this config and these data."""
+    config, folder = problem.config, Path(problem.config.run.folder)
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} must be a folder; got a file. Set run.folder to another place.")
+    sweep(folder)
+    if (folder / ABOUT).exists():
+        run = open_run(folder)
+        _check_same(folder, run.about["identity"], config.identity(), "config")
+        _check_same(
+            folder, run.about["network_source"], source_digest(config.network.name), "source code of the network"
+        )
+        run.check_data(problem.source.fingerprint)
+    else:
+        if folder.exists() and any(item.name != ".lock" for item in folder.iterdir()):
+            raise RunError(
+                f"{folder} must be empty or hold a run; got a folder with other files. Set run.folder to another one."
+            )
+        about = {
+            "format": FORMAT,
+            "version": VERSION,
+            "identity": config.identity(),
+            "config": config.to_dict(),
+            "network_source": source_digest(config.network.name),
+            "network_folder": module_folder(config.network.name),
+            "task": problem.task.to_dict(),
+            "shape": list(problem.source.shape),
+            "inputs": list(getattr(problem.source, "names", ())),
+            "folds": [fold.name for fold in problem.folds],
+            "provenance": provenance(config.run.seed, problem.source.fingerprint),
+        }
+        write_json(folder / ABOUT, signed(about))
+        run = RunFolder(folder, about, config)
+    if not (folder / CONFIG).exists():
+        write_text(folder / CONFIG, _config_text(run.about["config"]))
+    return run
+
+
+def open_run(folder: str | Path) -> RunFolder:
+    """The run that lies in a folder; nothing but its files is read, and no code that they name."""
+    from deconfound.training.config_file import read_config
+
+    folder = Path(folder)
+    if not (folder / ABOUT).exists():
+        runs = sorted(item.parent for item in folder.glob(f"*/{ABOUT}"))
+        hint = f"those of {len(runs)} runs. Give one of them, such as {runs[0]}" if runs else f"no {ABOUT} there"
+        close = "." if runs else ". Give the folder that `fit` wrote."
+        raise RunError(f"{folder} must be the folder of a run; got {hint}{close}")
+    advice = "Bring the old file back, or set run.folder to another folder and train anew."
+    about = _read_signed(folder / ABOUT, advice, FORMAT)
+    try:
+        config = read_config(about["config"])
+    except OptionError as error:
+        raise RunError(f"{folder / ABOUT} must hold a config of this version; got {error}") from error
+    written = folder / CONFIG
+    if written.exists() and written.read_bytes() != _config_text(about["config"]).encode():
+        raise RunError(
+            f"{written} must be as the run wrote it; got other content. It is a copy that nothing reads: delete it to "
+            "have it made again by fit, and change your own config instead."
+        )
+    return RunFolder(folder, about, config)
+
+
+def gather(run: RunFolder, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Write `results.json` from the finished folds of a run; all of them must be."""
+    missing = [fold.path.name for fold in run.folds if not fold.finished()]
+    if missing:
+        raise RunError(f"{run.path} must have every fold finished; got none of {', '.join(missing)}. Run it again.")
+    results = [fold.checked() for fold in run.folds]
+    _check_test_rows(run.path, results)
+    kept = ("run", "files", "sha256", "seconds")
+    folds = [{key: value for key, value in result.items() if key not in kept} for result in results]
+    seconds = {str(result["fold"]): result["seconds"] for result in results}
+    about = {key: value for key, value in run.about.items() if key not in ("sha256", "config")}
+    content = {**about, "folds": folds, "metrics": summary(folds), "seconds": seconds, **(more or {})}
+    write_json(run.path / RESULTS, content)
+    return content
+
+
+def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Mean and standard deviation over folds of each measure, folds where it does not exist left out."""
+    out = {}
+    for name in results[0]["metrics"]:
+        values = [result["metrics"][name] for result in results if result["metrics"][name] is not None]
+        spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        out[name] = {"mean": float(np.mean(values)) if values else None, "sd": spread, "folds": len(values)}
+    return out
+
+
+def signed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with a digest of itself."""
+    return {**content, "sha256": _digest(content)}
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _run_digest(about: Mapping[str, Any]) -> str:
+    return _digest([about["identity"], about["folds"], about["provenance"]["data"]])
+
+
+def _read_signed(path: Path, advice: str, format: str | None = None) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} must be JSON that can be read; got {error}. {advice}") from error
+    found: dict[str, Any] = content if isinstance(content, dict) else {}
+    if format is not None and (found.get("format"), found.get("version")) != (format, VERSION):
+        seen = f"{found.get('format')} {found.get('version')}"
+        raise RunError(f"{path} must have format {format} {VERSION}; got {seen}. {advice}")
+    if found.get("sha256") != _digest({key: value for key, value in found.items() if key != "sha256"}):
+        raise RunError(f"{path} must be as the run wrote it; got content that does not match its digest. {advice}")
+    return found
+
+
+def _check_test_rows(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """No two folds may have been tested on the same rows."""
+    seen: dict[Any, int] = {}
+    for result in results:
+        other = seen.setdefault(result["test_rows"], result["fold"])
+        if other != result["fold"]:
+            raise RunError(
+                f"the folds of {folder} must have their own test rows; got the same in {other} and {result['fold']}."
+            )
+
+
+def _config_text(config: Mapping[str, Any]) -> str:
+    text: str = need("yaml", "train").safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _check_same(folder: Path, old: Any, new: Any, what: str) -> None:
+    differences = _differences(old, new, "")
+    if differences:
+        listed = "; ".join(f"{key}: {a!r} then, {b!r} now".lstrip(": ") for key, a, b in differences)
+        raise RunError(
+            f"the {what} of {folder} must be the one it was started with; got {listed}. Set run.folder to another "
+            "folder, or delete this one."
+        )
+
+
+def _differences(old: Any, new: Any, where: str) -> list[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys([*old, *new])
+        return [item for key in keys for item in _differences(old.get(key), new.get(key), f"{where}.{key}".lstrip("."))]
+    return [] if old == new else [(where, old, new)]
