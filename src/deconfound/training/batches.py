@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deconfound.methods import TrainingBatch
 from deconfound.training.problem import FoldData, Part
-from deconfound.training.step import in_batches, shuffled
+from deconfound.training.step import in_batches, number_of_batches, shuffled
 
 Batch = dict[str, Tensor]
 
@@ -56,7 +56,7 @@ class Order(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-self._share() // self.batch_size)
+        return number_of_batches(self._share(), self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = np.arange(self.rows)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deconfound.errors import OptionError, ShapeError
 from deconfound.methods import Method, TrainingBatch
 from deconfound.networks import hidden_features
-from deconfound.training.step import in_batches
+from deconfound.training.step import number_of_batches
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,10 @@ class Samples:
 
     def batches(self, size: int) -> Iterator[TrainingBatch]:
         """All of these rows in order, in batches of nearly equal size."""
-        for rows in in_batches(np.arange(len(self)), size):
-            yield self.batch(torch.from_numpy(rows).to(self.x.device))
+        # Numbered on the device: a CUDA graph cannot hold a copy from the CPU.
+        everyone = torch.arange(len(self), device=self.x.device)
+        for rows in everyone.tensor_split(number_of_batches(len(self), size)):
+            yield self.batch(rows)
 
     def with_mean_weight_one(self) -> Samples:
         """The same with weights whose mean over these rows is 1, for each label that has its own."""

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from deconfound.errors import OptionError
-from deconfound.training.step import OPTIMIZERS
+from deconfound.training.step import OPTIMIZERS, number_of_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,7 @@ class Schedule:
 
     def batches(self, rows: int) -> int:
         """In an epoch over so many rows."""
-        whole = rows // self.batch_size if self.capture else -(-rows // self.batch_size)
-        return max(1, whole)
+        return max(1, rows // self.batch_size) if self.capture else number_of_batches(rows, self.batch_size)
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,19 @@ def shuffled(rows: int, seed: int, epoch: int) -> NDArray[np.intp]:
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
+def number_of_batches(rows: int, batch_size: int) -> int:
+    """Into how many batches of nearly equal size, none larger than asked for, rows are divided."""
+    return max(1, -(-rows // batch_size))
+
+
 def in_batches(rows: NDArray[np.intp], batch_size: int) -> list[NDArray[np.intp]]:
-    """Batches of nearly equal size, none larger than asked for: a last batch of one row would ruin batch statistics.
+    """Batches of nearly equal size: a last batch of one row would ruin batch statistics.
 
     Example:
         >>> [len(batch) for batch in in_batches(np.arange(21), 10)]
         [7, 7, 7]
     """
-    return np.array_split(rows, max(1, -(-len(rows) // batch_size)))
+    return np.array_split(rows, number_of_batches(len(rows), batch_size))
 
 
 def make_optimizer(
