@@ -28,7 +28,9 @@ from deconfound.methods import Method, Setting, method
 from deconfound.methods.none import NoMethod
 from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, features_of, numbers_of, roles_of, table_of
 from deconfound.sklearn.problem import Builder, Task, as_device, check_options, home, make_network
-from deconfound.training import Epoch, Samples, Schedule, predict_in_memory, train_in_memory
+from deconfound.training.in_memory import train_in_memory
+from deconfound.training.samples import Samples, predict_in_memory
+from deconfound.training.schedule import Epoch, Schedule
 
 # Options of a method that differ here from those of a run.
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from deconfound.errors import OptionError, ShapeError
 from deconfound.methods import Criterion
 from deconfound.networks import MLP
 from deconfound.surgery.attach import LAYERS
-from deconfound.training import bce, cross_entropy, mse
+from deconfound.training.losses import bce, cross_entropy, mse
 
 Builder = Callable[[Any, int], nn.Module]
 
