@@ -40,12 +40,14 @@ def trained(name, capture, **changes):
 
 
 def check(name):
-    warm = {"rate": lambda share: min(1.0, 4 * share), "validate_every": 7}
+    # Adam makes whole steps of what is rounding alone: the gradient of a bias before a BatchNorm.
+    optimizer = "sgd" if name == "batchnorm" else "adam"
+    warm = {"rate": lambda share: min(1.0, 4 * share), "validate_every": 7, "optimizer": optimizer}
     (one, eager), (two, graph) = (trained(name, capture, **warm) for capture in (False, True))
     assert [epoch.step for epoch in eager.history] == [epoch.step for epoch in graph.history]
     for a, b in zip(eager.history, graph.history, strict=True):
-        assert abs(a.training - b.training) < 1e-3
-        assert abs(a.validation - b.validation) < 1e-3
+        assert abs(a.training - b.training) < 1e-3, (name, a, b)
+        assert abs(a.validation - b.validation) < 1e-3, (name, a, b)
     assert eager.best == graph.best
     for a, b in zip((*one.parameters(), *one.buffers()), (*two.parameters(), *two.buffers()), strict=True):
         torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-3)
