@@ -76,7 +76,7 @@ class InMemoryTrainer:
             raise RunError(fault)
         graphs = schedule.capture and self._device.type == "cuda"
         self._lr: Any = torch.tensor(schedule.lr, device=self._device) if graphs else schedule.lr
-        options = {"capturable": True} if graphs and schedule.optimizer != "sgd" else {}
+        options = {"capturable": True} if graphs else {}
         self._optimizer = make_optimizer(method, schedule.optimizer, self._lr, schedule.weight_decay, **options)
         self._order: list[Tensor] = []
         self._means = Means()
