@@ -92,10 +92,10 @@ class InMemoryTrainer:
 
     def step(self) -> None:
         """Train on the next batch."""
-        if not self._order:
-            self._order = self._draw(self.done // self._per_epoch)
-        rows = self._order.pop(0)
-        with self._in_turn():
+        with self._in_turn():  # row numbers too belong to the stream that reads them
+            if not self._order:
+                self._order = self._draw(self.done // self._per_epoch)
+            rows = self._order.pop(0)
             if self.schedule.rate is not None:
                 self._set_rate(self.schedule.lr * self.schedule.rate((self.done + 0.5) / self.steps))
             if self._replay is None:
