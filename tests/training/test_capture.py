@@ -64,7 +64,8 @@ def side_by_side(seeds):
     trainers = []
     for seed in seeds:
         torch.manual_seed(seed)
-        made = method("pmdn").prepare(torch.nn.Linear(6, 1).cuda(), Setting(design, None, lambda: samples.batches(80)))
+        network = torch.nn.Sequential(torch.nn.Linear(6, 1))
+        made = method("pmdn").prepare(network.cuda(), Setting(design, None, lambda: samples.batches(80)))
         schedule = Schedule(steps=200, batch_size=20, capture=True)
         trainers.append(InMemoryTrainer(made.cuda(), samples, samples, bce, schedule, seed=seed))
     for _ in range(200):

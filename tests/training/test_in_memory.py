@@ -154,9 +154,8 @@ def test_steps_and_epochs_are_the_same_batches_and_order_comes_from_the_seed_alo
     assert equal(by_epochs, by_steps)
     assert [epoch.step for epoch in result.history] == [5, 10, 15, 20]
     seen = []
-    read = replace(
-        samples, x=torch.arange(ROWS).float()[:, None].expand(ROWS, 8), read=lambda x: seen.append(x[:, 0]) or x
-    )
+    numbered = torch.arange(ROWS).float()[:, None].expand(ROWS, 8)
+    read = replace(samples, x=numbered, read=lambda x: seen.append(x[:, 0]) or x)
     trained(read, replace(SHORT, epochs=2, keep="last"), name="none", validation=None, refit=False)
     first, second = torch.cat(seen[-10:-5]), torch.cat(seen[-5:])
     assert not torch.equal(first, second)  # each epoch has its own order, of all training rows
