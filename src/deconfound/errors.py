@@ -10,6 +10,20 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
+__all__ = [
+    "DeconfoundError",
+    "DeconfoundWarning",
+    "Fault",
+    "FaultKind",
+    "NotFittedError",
+    "OptionError",
+    "RunError",
+    "ScanError",
+    "ShapeError",
+    "TableError",
+    "need",
+]
+
 FaultKind = Literal["absent", "missing", "unseen", "type", "not finite", "shape", "too few"]
 
 

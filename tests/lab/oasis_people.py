@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from deconfound_lab.oasis import Plan, Scanned
+from deconfound_lab.oasis import Scanned
+from deconfound_lab.oasis.plan import Plan
 
 TINY = Plan(
     size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), pretrain=1, epochs=1,

@@ -1,9 +1,9 @@
-"""The MRI experiment in small: resumed in parts, summarised as the paper does, and honest about its ceilings."""
+"""The MRI experiment in small: summarised as the paper does, honest about its ceilings, and free of leakage."""
 
 import json
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import nibabel as nib
 import numpy as np
@@ -18,15 +18,16 @@ from deconfound.methods import Setting, TrainingBatch, method
 from deconfound_lab.cohort.cohort import simulate_cohort
 from deconfound_lab.cohort.people import GROUPS
 from deconfound_lab.cohort.truth import bayes_accuracy
-from deconfound_lab.mri import ARMS, FULL, QUICK, Plan, run_mri
-from deconfound_lab.mri.fold import Trainer, build_network, load
+from deconfound_lab.harness import run_experiment
+from deconfound_lab.harness.estimates import Value
+from deconfound_lab.harness.experiment import remake
+from deconfound_lab.mri.experiment import MriExperiment
 from deconfound_lab.mri.maps import load_maps, maps_of, write_files
-from deconfound_lab.mri.measures import correlations, drawn_again, group_accuracy, within_groups
-from deconfound_lab.mri.page import BEGIN, END, block, filled, remake
-from deconfound_lab.mri.results import Line, Results, Trial, Value, around, over_folds
-from deconfound_lab.mri.running import divide, run_maps, simulate
-from deconfound_lab.mri.store import definition, held
-from deconfound_lab.mri.tables import gaps, not_first, table_three, verdict
+from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracy, within_groups
+from deconfound_lab.mri.plan import ARMS, FULL, QUICK, Plan
+from deconfound_lab.mri.results import Line, Results, Trial
+from deconfound_lab.mri.tables import arms_table, gaps, not_first, table_three, verdict
+from deconfound_lab.mri.training import FoldTraining, Volumes, build_network, train_arm
 
 TINY = Plan(
     size=16,
@@ -44,13 +45,15 @@ TINY = Plan(
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A finished tiny experiment, stopped once on the way."""
+    """A finished tiny experiment."""
     root = tmp_path_factory.mktemp("mri")
-    options = {"plan": TINY, "out": root / "out", "device": "cpu", "cache": root / "cache"}
-    assert run_mri(**options, minutes=0) is None
+
+    def make(**changes):
+        return MriExperiment(plan=replace(TINY, **changes), cache=root / "cache")
+
     calls = []
-    results = run_mri(**options, progress=lambda *state: calls.append(state))
-    return root, options, results, calls
+    run = run_experiment(make(), root / "out", progress=lambda *state: calls.append(state))
+    return root, make, Results.from_dict(run.results), calls
 
 
 def test_the_full_plan_is_the_papers():
@@ -59,30 +62,27 @@ def test_the_full_plan_is_the_papers():
     assert ARMS["mdn"].at == ARMS["rmdn"].at == ARMS["pmdn-paper"].at == ("relu1", "relu2", "fc3")
     assert ARMS["bn"].at == ("relu1", "relu2")
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
-    assert len(FULL.cells()) == 4 * 5 * len(ARMS)
+    assert len(FULL.trainings()) == 4 * 5 * len(ARMS)
     assert FULL.epochs_for(20, 860) == 30
     assert FULL.epochs_for(240, 860) == 75
 
 
 def test_the_network_is_the_papers_and_has_layer_norm_where_the_arm_has_it():
-    network = build_network(FULL, ARMS["pmdn-paper"])
+    network = build_network(FULL.network, ARMS["pmdn-paper"])
     assert network.fc1.in_features == 2048
     assert [network.fc1.out_features, network.fc2.out_features, network.fc3.out_features] == [128, 16, 2]
     assert isinstance(network.relu1[1], torch.nn.LayerNorm)
-    assert isinstance(build_network(FULL, ARMS["pmdn"]).relu1, torch.nn.ReLU)
+    assert isinstance(build_network(FULL.network, ARMS["pmdn"]).relu1, torch.nn.ReLU)
 
 
-def test_a_second_call_goes_on_and_a_third_trains_nothing(tiny, monkeypatch):
-    _, options, results, calls = tiny
+def test_every_arm_and_fold_is_trained_in_turn_and_the_maps_come_last(tiny):
+    root, make, _, calls = tiny
     assert [call[0] for call in calls] == [
         "mdn, batch 40, fold 0", "pmdn, batch 40, fold 0", "mdn, batch 40, fold 1", "pmdn, batch 40, fold 1",
-        "trainings", "maps of the coefficients", "maps of the coefficients",
+        "all cells", "maps of the coefficients", "maps of the coefficients",
     ]  # fmt: skip
-    assert calls[4][1:] == (4, 4)
-    monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("trained again"))
-    assert run_mri(**options) == results
-    with pytest.raises(RunError, match="must hold this experiment; got one with seed 0 instead of 5"):
-        run_mri(**(options | {"plan": replace(TINY, seed=5)}))
+    with pytest.raises(RunError, match=r"must hold this experiment; got one with plan\.seed 0 instead of 5"):
+        run_experiment(make(seed=5), root / "out")
 
 
 def test_results_are_written_with_where_they_come_from_and_the_tables(tiny):
@@ -93,13 +93,13 @@ def test_results_are_written_with_where_they_come_from_and_the_tables(tiny):
     assert written["provenance"][0]["commit"]
     assert [trial["source"] for line in written["lines"] for trial in line["trials"]] == [0] * 4
     assert written["ceiling"] == pytest.approx(bayes_accuracy(), rel=1e-5)
-    two = (root / "out" / "table2.md").read_text()
+    two = (root / "out" / "tables.md").read_text()
     assert "| 40 | Age corr ↓ |" in two
     assert "Accuracy, independent ↑" in two
     assert "80.0%" in two
     assert "not trained" not in two
-    assert "| 40 | MDN |" in (root / "out" / "table3.md").read_text()
-    assert "UCSF | 30 (156)" in (root / "out" / "table1.md").read_text()
+    assert "| 40 | MDN |" in two
+    assert "UCSF | 30 (156)" in two
     for name in ("tsne.png", "comparison.png", "maps.png"):
         assert (root / "out" / name).read_bytes().startswith(b"\x89PNG")
     assert "4 trainings in " in (root / "out" / "report.html").read_text()
@@ -112,106 +112,72 @@ def test_tables_are_made_again_from_the_results_alone(tiny, tmp_path):
     done = CliRunner().invoke(app, ["reproduce", "mri", "--report-only", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "PMDN (ours) at batch 40: accuracy on independent people" in " ".join(done.output.split())
-    for name in ("table1.md", "table2.md", "table3.md"):
-        assert (tmp_path / name).read_text() == (root / "out" / name).read_text()
+    assert (tmp_path / "tables.md").read_text() == (root / "out" / "tables.md").read_text()
     assert (tmp_path / "tsne.png").exists()
     (tmp_path / "results.json").write_text('{"plan": {}}')
     with pytest.raises(RunError, match=r"results\.json must hold data, arms, .*; got a file without"):
-        remake(tmp_path)
+        remake(MriExperiment, tmp_path)
 
 
-def test_a_folder_that_is_copied_goes_on_with_a_larger_plan_and_says_what_is_missing(tiny, tmp_path, monkeypatch):
-    root, options, _, _ = tiny
+def test_a_folder_that_is_copied_goes_on_with_a_larger_plan_and_says_what_is_missing(tiny, tmp_path):
+    root, make, _, _ = tiny
     shutil.copytree(root / "out", tmp_path / "out")
-    (tmp_path / "out" / "trainings" / "mdn-batch40-fold1.npz").unlink()
-    larger = options | {"out": tmp_path / "out", "plan": replace(TINY, batch_sizes=(20, 40), run_folds=3)}
-    results = run_mri(**larger, minutes=0)
+    (tmp_path / "out" / "cells" / "mdn-batch-40-fold-1.npz").unlink()
+    larger = make(batch_sizes=(20, 40), run_folds=3)
+    results = Results.from_dict(run_experiment(larger, tmp_path / "out", minutes=0).results)
     assert gaps(results) == [
         "Batch 20 is not trained yet.",
         "Batch 40: folds 1, 2 of MDN are not trained yet.",
         "Batch 40: fold 2 of PMDN (ours) is not trained yet.",
     ]
-    assert "| 40 | folds trained | 1 of 3 | 2 of 3 |" in (tmp_path / "out" / "table2.md").read_text()
-    assert results.find(40, "mdn").accuracy.low == results.find(40, "mdn").accuracy.high
+    assert "| 40 | folds trained | 1 of 3 | 2 of 3 |" in (tmp_path / "out" / "tables.md").read_text()
+    assert results.find(40, "mdn").accuracy.single
+
+
+def test_a_training_of_an_arm_that_has_changed_is_refused(tiny, monkeypatch):
+    root, make, _, _ = tiny
+    monkeypatch.setitem(ARMS, "pmdn", replace(ARMS["pmdn"], at=("fc3",)))
+    with pytest.raises(
+        RunError, match=r"must be of the cell 'pmdn, batch 40, fold 0' as it is now; got one of .*'fc1'"
+    ):
+        run_experiment(make(), root / "out", minutes=0)
 
 
 def test_a_cohort_has_one_fingerprint_wherever_it_is_rendered():
     """A folder begun on a GPU goes on on a CPU: the fingerprint is one of settings, not of voxels or devices."""
-    cohort, _ = simulate(TINY, torch.device("cpu"))
+    cohort = MriExperiment(plan=TINY).cohort
     assert not {"device", "table"} & set(cohort.settings)
     assert simulate_cohort(16, people=240, device="cpu:0").fingerprint == cohort.fingerprint
     assert simulate_cohort(16, people=236).fingerprint != cohort.fingerprint
 
 
-def test_a_training_that_fails_is_named_and_does_not_stop_the_others(tiny, tmp_path, monkeypatch):
-    root, options, results, _ = tiny
-    shutil.copytree(root / "out", tmp_path / "out")
-    for fold in (0, 1):
-        (tmp_path / "out" / "trainings" / f"mdn-batch40-fold{fold}.npz").unlink()
-    own = options | {"out": tmp_path / "out", "plan": replace(TINY, arms=("mdn",))}
-    run = Trainer.run
-
-    def broken(self, arm, batch):
-        if self.seed == 0:
-            raise RunError("the losses must be finite; got nan. Lower lr.\nMore of it.")
-        return run(self, arm, batch)
-
-    monkeypatch.setattr(Trainer, "run", broken)
-    part = run_mri(**own)
-    assert gaps(part) == [
-        "Batch 40: fold 0 of all arms is not trained yet.",
-        "Failed: mdn, batch 40, fold 0: the losses must be finite; got nan. Lower lr.",
-    ]
-    monkeypatch.setattr(Trainer, "run", run)
-    again = run_mri(**own)
-    assert not again.failures
-    assert again.find(40, "mdn").independent == results.find(40, "mdn").independent
-
-
-def test_a_training_that_another_process_is_at_is_left_to_it(tiny, tmp_path, monkeypatch):
-    root, options, _, _ = tiny
-    shutil.copytree(root / "out", tmp_path / "out")
-    (tmp_path / "out" / "trainings" / "mdn-batch40-fold1.npz").unlink()
-    monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("trained what another process trains"))
-    own = options | {"out": tmp_path / "out", "plan": replace(TINY, arms=("mdn",))}
-    with held(tmp_path / "out", "mdn, batch 40, fold 1") as mine:
-        assert mine
-        assert gaps(run_mri(**own)) == ["Batch 40: fold 1 of all arms is not trained yet."]
-
-
-def test_broken_trainings_and_those_of_an_arm_that_has_changed_are_named_together(tiny, tmp_path, monkeypatch):
-    root, options, _, _ = tiny
-    shutil.copytree(root / "out", tmp_path / "out")
-    (tmp_path / "out" / "trainings" / "mdn-batch40-fold1.npz").write_bytes(b"broken")
-    monkeypatch.setitem(ARMS, "pmdn", replace(ARMS["pmdn"], at=("fc3",)))
-    with pytest.raises(RunError, match=r"has 3 faults(?s:.*)fold1\.npz must be a finished training; got") as got:
-        run_mri(**(options | {"out": tmp_path / "out"}))
-    assert got.match("must be a training of the arm 'pmdn' as it is; got one of {'title': 'PMDN .*'method': 'pmdn'")
-
-
-def test_every_arm_trains_on_volumes_kept_in_half_precision():
-    plan = replace(TINY, epochs=1, least_steps=1)
-    cohort, independent = simulate(plan, torch.device("cpu"))
-    volumes, free = (load(each, torch.device("cpu")) for each in (cohort, independent))
+def test_every_arm_trains_on_volumes_stored_in_half_precision():
+    plan = replace(TINY, epochs=1, least_steps=1, people=120)
+    experiment = MriExperiment(plan=plan)
+    volumes = volumes_of(experiment.cohort)
     halved = replace(volumes, images=volumes.images.half())
-    trainer = Trainer(plan, halved, replace(free, images=free.images.half()), divide(plan, cohort)[0], seed=0)
+    data = FoldTraining(plan.network, halved, experiment.folds[0], seed=0)
     for arm in ARMS.values():
         if "warmup" in arm.options:
             with pytest.raises(
                 RunError, match=r"a warm-up must end before training does; got 200 batches .* \(1 epochs\)"
             ):
-                trainer.run(arm, 20)
+                train_arm(plan, data, arm, 20)
             arm = replace(arm, options=arm.options | {"warmup": 0})
-        assert np.isfinite(trainer.run(arm, 20).independent).all()
+        made, _ = train_arm(plan, data, arm, 20)
+        assert torch.isfinite(data.predict(made, halved, np.arange(5)).logits).all()
+
+
+def volumes_of(cohort):
+    return Volumes(torch.from_numpy(cohort.read(np.arange(len(cohort)))), dict(cohort.table))
 
 
 def test_folds_hold_every_site_and_group_evenly():
-    cohort = simulate_cohort(16)
-    parts = divide(replace(TINY, people=None, folds=5), cohort)
+    experiment = MriExperiment(plan=replace(TINY, people=None, folds=5))
     for group in GROUPS:
-        counts = [(cohort.table["group"][fold.test] == group).sum() for fold in parts]
+        counts = [(experiment.cohort.table["group"][fold.test] == group).sum() for fold in experiment.folds]
         assert max(counts) - min(counts) <= 3
-    assert sorted(np.concatenate([fold.test for fold in parts]).tolist()) == list(range(1262))
+    assert sorted(np.concatenate([fold.test for fold in experiment.folds]).tolist()) == list(range(1262))
 
 
 def test_the_true_labels_correlate_with_the_confounds_and_a_severity_within_groups_does_not():
@@ -239,22 +205,12 @@ def test_accuracy_counts_people_with_both_labels_right_in_each_group():
     assert group_accuracy(logits, cohort, rows) == 0.75
 
 
-def test_an_interval_over_folds_is_students_with_the_correction_for_overlap():
-    from scipy import stats
-
-    values = [0.4, 0.5, 0.45, 0.6, 0.55]
-    found = over_folds(dict(enumerate(values)), 0.25)
-    error = np.std(values, ddof=1) * np.sqrt(1 / 5 + 0.25)
-    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 4, np.mean(values), error))
-    assert over_folds({3: 0.4}, 0.25) == Value(0.4, 0.4, 0.4)
-
-
-def test_people_drawn_again_by_counts_are_people_drawn_again_by_name():
+def test_the_bootstrap_by_counts_is_the_bootstrap_by_rows():
     """The fast form against the measure itself, on the very rows that a draw has."""
     cohort = simulate_cohort(16, people=200)
     rows = np.arange(20, 200)
     scores = np.random.default_rng(1).standard_normal((len(rows), 2)) + 0.03 * cohort.table["age"][rows, None]
-    drawn = drawn_again(scores, cohort, rows, draws=3)
+    drawn = bootstrap(scores, cohort, rows, draws=3)
     groups = cohort.table["group"][rows]
     random = np.random.default_rng(0)
     counts = np.zeros((len(rows), 3), dtype=int)
@@ -290,7 +246,7 @@ def made_up(changes):
     plan = {"batch_sizes": [20], "arms": ["mdn", "pmdn"], "run_folds": 3}
     lines = tuple(line(arm, *values) for arm, values in changes.items())
     chance = {"age": 0.05, "sex": 0.05, "site": 0.0}
-    arms = {"mdn": definition("mdn"), "pmdn": {**definition("pmdn"), "title": "PMDN (ours)"}}
+    arms = {name: asdict(ARMS[name]) for name in ("mdn", "pmdn")}
     return Results(plan, "", arms, [], {}, lines, chance, chance, 0.8, 0.87, {"simulated": [], "paper": []}, ())
 
 
@@ -299,7 +255,7 @@ def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
     row = table_three(results).rows[0]
     assert row[:4] == ["20", "MDN", "+10.3 (+8.1 to +12.6)", "ahead"]
     assert row[4].startswith("+0.013 (")
-    assert row[5] == "**behind** (interval holds 0)"
+    assert row[5] == "**behind** (interval includes 0)"
     assert not_first(results) == [
         "Batch 20: PMDN (ours) is not first in mean correlation within groups: 0.043, MDN 0.030 (accuracy 60.0%)."
     ]
@@ -309,28 +265,16 @@ def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
     assert verdict(Value(0.0, -0.1, 0.1), 1) == "level"
 
 
-def test_the_docs_page_is_filled_between_its_marks():
+def test_arms_are_shown_with_their_places():
     results = made_up({"mdn": ([0.5], [0.02]), "pmdn": ([0.6], [0.01])})
-    page = filled(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n", block(results, "results/mri"))
-    assert page.startswith("before")
-    assert page.endswith("after\n")
-    assert "stale" not in page
-    assert "| MDN | `mdn` | `relu1`, `relu2`, `fc3` | – | – |" in page
-    assert "| 20 | MDN | +10.0 | ahead (one fold) |" in page
-    assert filled(page, block(results, "results/mri")) == page
-    with pytest.raises(OptionError, match="the page must hold <!-- begin results --> and"):
-        filled("nothing", "")
-
-
-def test_an_interval_of_replicates_stands_around_the_value():
-    found = around(0.1, (0.2 + np.linspace(-0.05, 0.05, 101)).tolist())
-    assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.0525, 0.1475))
+    assert arms_table(results).rows[0] == ["MDN", "`mdn`", "`relu1`, `relu2`, `fc3`", "–", "–"]
+    assert table_three(results).rows[0][:4] == ["20", "MDN", "+10.0", "ahead (one fold)"]
 
 
 def test_coefficients_of_a_block_are_maps_of_it_and_a_picture_comes_without_nibabel(tiny, tmp_path, monkeypatch):
-    root, options, _, _ = tiny
-    files = run_maps(out=tmp_path, plan=TINY, device="cpu", cache=options["cache"])
-    names = sorted(file.name for file in files if file.suffix == ".gz")
+    root, make, _, _ = tiny
+    make().make_maps(tmp_path)
+    names = sorted(file.name for file in (tmp_path / "maps").iterdir())
     assert names == sorted(file.name for file in (root / "out" / "maps").iterdir())
     assert "blocks-0_age.nii.gz" in names
     volume = nib.load(tmp_path / "maps" / "blocks-0_age.nii.gz")
@@ -349,7 +293,7 @@ def test_a_map_holds_the_size_of_the_coefficient_over_channels():
     table = {"age": [50.0, 60.0, 70.0, 84.0]}
     design = dc.Design(confounds=["age"], keep=[]).fit(table)
     batch = TrainingBatch(torch.randn(4, 1, 16, 16, 16), torch.from_numpy(design.encode(table)), torch.zeros(4, 2))
-    network = build_network(TINY, ARMS["baseline"])
+    network = build_network(TINY.network, ARMS["baseline"])
     made = method("pmdn").prepare(network, Setting(design, ("blocks.0",), lambda: [batch])).train()
     made(batch.x, batch.metadata)
     maps = maps_of(made, "blocks.0", torch.zeros(1, 16, 16, 16), {})
@@ -370,11 +314,3 @@ def test_a_map_holds_the_size_of_the_coefficient_over_channels():
 def test_plans_that_cannot_be_are_refused(changes, text):
     with pytest.raises(OptionError, match=text):
         replace(TINY, **changes)
-
-
-def test_a_page_shows_code_and_weight_and_no_marks_or_foreign_tags():
-    from deconfound_lab.harness.sheet import Table
-
-    page = Table(["", "`x` and"], [["`fc1`, `fc2`", "**behind** <script> 2 * 3 * 4"]]).html()
-    assert "<code>fc1</code>, <code>fc2</code>" in page
-    assert "<strong>behind</strong> &lt;script&gt; 2 * 3 * 4" in page

@@ -1,7 +1,6 @@
 """The synthetic experiment in small: its data, one pinned cell, its tables, and a run that goes on."""
 
 import json
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +12,19 @@ from typer.testing import CliRunner
 
 import deconfound as dc
 from deconfound.cli import app
-from deconfound.errors import DeconfoundError, OptionError, RunError
-from deconfound_lab.synthetic import problems, running
-from deconfound_lab.synthetic.grid import METHODS, Cell, full_grid, quick_grid, steps_for
+from deconfound.errors import DeconfoundError, OptionError
+from deconfound_lab.__main__ import filled_page
+from deconfound_lab.harness import run_experiment
+from deconfound_lab.harness.page import write_page
+from deconfound_lab.synthetic import measures, plan, training
+from deconfound_lab.synthetic.experiment import SyntheticExperiment
 from deconfound_lab.synthetic.images import CEILING, SITE_SHARES, SITES, ceiling, synthetic_images
-from deconfound_lab.synthetic.learner import Learner
-from deconfound_lab.synthetic.page import sentence, write_report
-from deconfound_lab.synthetic.running import run_cell, run_grid
-from deconfound_lab.synthetic.stages import transfer
-from deconfound_lab.synthetic.tables import Results, closer, estimate, main_table, of
+from deconfound_lab.synthetic.measures import measure
+from deconfound_lab.synthetic.page import sentence
+from deconfound_lab.synthetic.plan import METHODS, Setup, full_grid, quick_grid, steps_for
+from deconfound_lab.synthetic.tables import Results, closer, main_table, of
+from deconfound_lab.synthetic.training import make_problem, make_trainer, run_setup, transfer
+from tests.lab.docs import without_marks
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -30,8 +33,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def small(monkeypatch):
     """Two hundred images to train on and to validate with, where only the machinery is tested."""
-    for room in (problems, running):
+    for room in (plan, training):
         monkeypatch.setattr(room, "TRAINING_IMAGES", 200)
+
+
+def silent(done, total):
+    """No progress is shown."""
 
 
 def amplitude(images, row, column):
@@ -111,8 +118,8 @@ def test_the_grid_holds_every_method_at_every_batch_size_and_no_cell_twice():
 
 def test_one_cell_is_what_it_was_pmdn_at_batch_20_comes_to_the_ceiling_and_the_plain_cnn_passes_it():
     """The pinned cell: 200 steps, one seed, on the CPU."""
-    cells = [Cell(method, 20, lr=1e-3, steps=200, seeds=(1,)) for method in ("none", "pmdn")]
-    plain, ours = (run_cell(cell, CPU, lambda step: None, 1000)["seeds"][0]["best"] for cell in cells)
+    setups = [Setup(method, 20, lr=1e-3, steps=200, seeds=(1,)) for method in ("none", "pmdn")]
+    plain, ours = (run_setup(setup, CPU, silent, 1000)[0]["best"] for setup in setups)
     assert plain["accuracy"] > 0.9
     assert plain["accuracy_independent"] < 0.78
     assert plain["dcor2"] > 0.2
@@ -122,44 +129,98 @@ def test_one_cell_is_what_it_was_pmdn_at_batch_20_comes_to_the_ceiling_and_the_p
 
 
 def test_a_grid_goes_on_where_it_stopped_and_a_failing_cell_does_not_stop_the_others(small, tmp_path):
-    cells = [
-        Cell("none", 20, steps=2, seeds=(0, 1)),
-        Cell("batchnorm", 1, steps=2, seeds=(0,)),
-        Cell("pmdn", 20, steps=2, long=3, seeds=(0,)),
+    setups = [
+        Setup("none", 20, steps=2, seeds=(0, 1)),
+        Setup("batchnorm", 1, steps=2, seeds=(0,)),
+        Setup("pmdn", 20, steps=2, long=3, seeds=(0,)),
     ]
-    first = run_grid(cells[:1], tmp_path, "cpu", test_per_group=50)
-    content = run_grid(cells, tmp_path, "cpu", test_per_group=50)
-    assert content["cells"][0]["seeds"] == first["cells"][0]["seeds"]
-    assert [cell["cell"]["method"] for cell in content["cells"]] == ["none", "pmdn"]
-    assert list(content["failures"]) == [cells[1].key]
-    assert set(content["cells"][1]["seeds"][0]) >= {"best", "last", "long", "gap", "best_step", "validation_loss"}
-    assert content["provenance"][0]["deconfound"] == dc.__version__
-    before = (tmp_path / "results.json").read_bytes()
-    run_grid([cells[0], cells[2]], tmp_path, "cpu", test_per_group=50)
-    assert (tmp_path / "results.json").read_bytes() == before
-    late = run_grid([replace(cells[0], lr=1.0)], tmp_path, "cpu", seconds=-1, test_per_group=50)
-    assert len(late["cells"]) == 2
-    with pytest.raises(RunError, match="must be of the same experiment; got test sets of 100 images where 60"):
-        run_grid(cells, tmp_path, "cpu", test_per_group=30)
-    page = write_report(Results(content), tmp_path).read_text()
-    assert "Failed: batchnorm" in page
+    first = run_experiment(SyntheticExperiment(setups=setups[:1], test_per_group=50), tmp_path).results
+    results = run_experiment(SyntheticExperiment(setups=setups, test_per_group=50), tmp_path).results
+    assert results["cells"][0]["seeds"] == first["cells"][0]["seeds"]
+    assert [cell["cell"]["method"] for cell in results["cells"]] == ["none", "pmdn"]
+    assert list(results["failures"]) == [setups[1].key]
+    assert set(results["cells"][1]["seeds"][0]) >= {"best", "last", "long", "gap", "best_step", "validation_loss"}
+    assert results["provenance"][0]["deconfound"] == dc.__version__
+    assert "Failed: batchnorm" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "figure2.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_two_trainings_of_a_seed_give_the_same_numbers(small):
-    cell = Cell("pmdn", 20, steps=3, seeds=(4,))
-    first, second = (run_cell(cell, CPU, lambda step: None, 50)["seeds"] for _ in range(2))
-    assert first == second
+    setup = Setup("pmdn", 20, steps=3, seeds=(4,))
+    assert run_setup(setup, CPU, silent, 50) == run_setup(setup, CPU, silent, 50)
 
 
 def test_training_and_eval_differ_for_batch_statistics_and_not_for_the_plain_network(small):
     found = {
-        m: run_cell(Cell(m, 20, steps=2, seeds=(0,)), CPU, lambda s: None, 50)["seeds"][0]["gap"]
-        for m in ("none", "batchnorm", "mdn")
+        method: run_setup(Setup(method, 20, steps=2, seeds=(0,)), CPU, silent, 50)[0]["gap"]
+        for method in ("none", "batchnorm", "mdn")
     }
     assert found["none"] < 1e-5
     assert found["batchnorm"] > 0.1
     assert found["mdn"] > 0.1
+
+
+def test_no_image_trains_and_tests_and_none_trains_and_validates(monkeypatch):
+    """Equal seeds give equal images, so no seed may be drawn from twice: by any seed of a grid, or by any stage."""
+    drawn = {"train": [], "held out": []}
+
+    def record(per_group, seed, *args, **options):
+        drawn["train" if per_group == 1000 and len(drawn["train"]) == len(calls) else "held out"].append(seed)
+        return synthetic_images(10, seed, *args, **options)
+
+    monkeypatch.setattr(training, "synthetic_images", record)
+    stages = [1000 + 50 * seed + stage for seed in range(5) for stage in range(5)]
+    calls = []
+    for seed in (*range(10), *stages):
+        make_problem("one", seed, CPU, test_per_group=1000)
+        calls.append(seed)
+    everything = drawn["train"] + drawn["held out"]
+    assert len(drawn["train"]) == len(calls)
+    assert len(drawn["held out"]) == 3 * len(calls)
+    assert len(set(everything)) == len(everything)
+
+
+def test_the_best_state_is_chosen_by_the_validation_images(small):
+    """With the validation labels turned round, the loss that counts grows as training goes on."""
+    setup = Setup("none", 20, lr=1e-3, steps=40, seeds=(0,))
+    problem = make_problem("one", 0, CPU, test_per_group=10)
+    turned = replace(problem, validation=replace(problem.validation, target=1 - problem.validation.target))
+    steps = []
+    for each in (problem, turned):
+        trainer = make_trainer(setup, 0, each, 40)
+        for _ in range(40):
+            trainer.step()
+            if trainer.time_to_validate():
+                trainer.validate()
+        steps.append((int(trainer.best_step), float(trainer.best_loss)))
+    assert steps[0][0] > 20
+    assert steps[1][0] < steps[0][0]
+    assert steps[1][1] > steps[0][1] + 0.1
+
+
+def test_what_is_left_of_the_confound_is_the_mean_of_both_groups(monkeypatch):
+    """Features that hold the confound in group 1 alone: half of that group's dcor², recomputed by double centring."""
+    tied = synthetic_images(60, seed=1)
+    noise = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
+    features = torch.where(tied.group[:, None] == 1, tied.confound, noise)
+    monkeypatch.setattr(measures, "outputs", lambda made, design, data: (features[:, 0], features))
+    found = measure(None, None, {"tied": tied, "independent": tied})
+
+    def dcor2(x, y):
+        def centred(values):
+            d = torch.cdist(values.double(), values.double())
+            n = len(d)
+            u = d - d.sum(0) / (n - 2) - d.sum(1, keepdim=True) / (n - 2) + d.sum() / ((n - 1) * (n - 2))
+            return u.fill_diagonal_(0)
+
+        a, b = centred(x), centred(y)
+        return float((a * b).sum() / ((a * a).sum() * (b * b).sum()).sqrt())
+
+    by_hand = [dcor2(features[tied.group == g], tied.confound[tied.group == g]) for g in (0, 1)]
+    assert by_hand[1] > by_hand[0] + 0.2
+    assert found["dcor2"] == pytest.approx(sum(by_hand) / 2, abs=1e-5)
+    within = [np.corrcoef(features[tied.group == g, 0], tied.confound[tied.group == g, 0])[0, 1] for g in (0, 1)]
+    assert found["correlation"] == pytest.approx(np.mean(within), abs=1e-5)
 
 
 def test_transfer_is_the_mean_distance_from_the_ceilings_before_on_and_after_the_diagonal():
@@ -172,36 +233,9 @@ def test_transfer_is_the_mean_distance_from_the_ceilings_before_on_and_after_the
 
 def test_data_that_drift_are_measured_on_every_stage_after_each(small):
     cell = next(cell for cell in full_grid() if cell.stages)
-    seed = run_cell(replace(cell, steps=1, seeds=(0,), batch=20), CPU, lambda step: None, 20)["seeds"][0]
+    seed = run_setup(replace(cell, steps=1, seeds=(0,), batch=20), CPU, silent, 20)[0]
     assert np.shape(seed["accuracy"]) == (5, 5)
     assert seed["ceilings"] == [0.75, 0.6875, 0.625, 0.5625, 0.5]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_a_state_is_read_after_the_steps_before_it_and_put_back_before_the_steps_after_it():
-    cuda = torch.device("cuda")
-    learner = Learner(Cell("pmdn", 200), 0, problems.make_problem("one", 0, cuda, test_per_group=10), steps=600)
-    start = learner.copied()
-    for _ in range(300):
-        learner.step()
-    read = learner.copied()
-    torch.cuda.synchronize()
-    torch.testing.assert_close(read, learner.copied(), rtol=0, atol=0)
-    assert any(not torch.equal(now, then) for now, then in zip(read, start, strict=True))
-    for _ in range(300):
-        learner.step()
-    learner.load(start)
-    torch.cuda.synchronize()
-    torch.testing.assert_close(learner.copied(), start, rtol=0, atol=0)
-
-
-def test_intervals_are_students():
-    from scipy.stats import t
-
-    values = [0.8, 0.83, 0.9]
-    found = estimate(values)
-    low, high = t.interval(0.95, 2, np.mean(values), np.std(values, ddof=1) / math.sqrt(3))
-    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
 def made_up(accuracies):
@@ -210,7 +244,7 @@ def made_up(accuracies):
             {"seed": k, "gap": 0.1, "best": {"accuracy": v, "accuracy_independent": v, "dcor2": 0.01}}
             for k, v in enumerate(values)
         ]
-        return {"cell": Cell(method, 20).to_dict(), "seeds": seeds, "provenance": 0}
+        return {"cell": Setup(method, 20).to_dict(), "seeds": seeds, "provenance": 0}
 
     return json.loads(
         json.dumps({"cells": [cell(m, v) for m, v in accuracies.items()], "provenance": [], "failures": {}})
@@ -238,11 +272,9 @@ def test_the_command_makes_the_report_again_from_the_results(tmp_path):
 
 def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_path):
     folder = ROOT / "docs" / "results" / "synthetic"
-    write_report(Results(json.loads((folder / "results.json").read_text())), tmp_path)
+    write_page(SyntheticExperiment.page(json.loads((folder / "results.json").read_text()), folder), tmp_path)
     assert (tmp_path / "tables.md").read_text() == (folder / "tables.md").read_text()
-    said = " ".join((ROOT / "docs" / "synthetic.md").read_text().split())
-    for line in main_table(Results(json.loads((folder / "results.json").read_text()))).markdown().splitlines():
-        assert " ".join(line.split()) in said
+    assert without_marks((ROOT / "docs" / "synthetic.md").read_text()) == without_marks(filled_page("synthetic"))
 
 
 def test_every_cell_of_the_grid_is_committed_once_and_says_where_it_comes_from():

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deconfound.training.run import fit
 
 from deconfound.training.engine import Engine
+from deconfound.training.run import fit
 from tests.training import tiny
 
 SECTIONS = {

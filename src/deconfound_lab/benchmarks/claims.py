@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deconfound_lab.benchmarks.job import Row
-from deconfound_lab.benchmarks.store import Result, rows
+from deconfound_lab.benchmarks.jobs import Result, Row, rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Claim:
 
 def check(result: Result) -> list[Claim]:
     """The claims that this run says something about."""
-    parts = (_exact, _passes, _steps, _memory, _growth, _metrics, _loading)
+    parts = (_exact, _passes, _steps, _memory, _host, _growth, _metrics, _loading)
     return [claim for part in parts for claim in part(result)]
 
 
@@ -40,9 +39,9 @@ def _exact(result: Result) -> Iterator[Claim]:
     for row in rows(result, "checks"):
         found.setdefault(row["type"], []).append(row)
     for type_, checks in found.items():
-        statistics = max(row[what] for row in checks for what in ("beta", "cross"))
+        statistics = max(row[what] for row in checks for what in ("beta", "cross") if what in row)
         yield Claim(f"kernels against float64, {type_} features: error of the coefficients", 1e-6, statistics)
-        written = max(row[what] for row in checks for what in ("residual", "eval"))
+        written = max(row[what] for row in checks for what in ("residual", "gradient", "eval") if what in row)
         yield Claim(f"kernels against float64, {type_} features: error of the residual", checks[0]["allowed"], written)
 
 
@@ -74,6 +73,17 @@ def _memory(result: Result) -> Iterator[Claim]:
             more = (row["kept_bytes"] - row["needed_bytes"]) / row["features_bytes"]
             text = f"copies of the features that PMDN keeps for backward: {row['network']}, batch {row['batch']}"
             yield Claim(text, 0.5, more)  # metadata are kept, and beside few features they show
+
+
+def _host(result: Result) -> Iterator[Claim]:
+    limit = 1.5 if result["device"] == "cuda" else 2.0
+    for row in rows(result, "host"):
+        if row.get("method") == "pmdn":
+            where = f"{row['network']}, batch {row['batch']}, {row['threads']} threads".replace("1 threads", "1 thread")
+            yield Claim(f"training step with PMDN over the plain one: {where}", limit, row["ratio"])
+        if row.get("layer") == "pmdn":
+            text = f"forward and backward of one PMDN layer, {row['n']} × {row['d']}, milliseconds"
+            yield Claim(text, 0.25, 1000 * row["seconds"])
 
 
 def _growth(result: Result) -> Iterator[Claim]:

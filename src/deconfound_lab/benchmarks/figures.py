@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from deconfound.training.needs import need
-from deconfound_lab.benchmarks.store import Result, rows
+from deconfound.errors import need
+from deconfound_lab.benchmarks.jobs import Result, rows
 
 AXES = {"n": "samples n", "d": "features d", "p": "metadata columns p", "layers": "layers of 256 features"}
 COLOURS = {"cpu": "#b35900", "cuda": "#1f5fa8"}

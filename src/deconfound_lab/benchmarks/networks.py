@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.networks import ResNet3D, SyntheticCNN
-from deconfound.surgery import normalize
+from deconfound.surgery import collect, normalize
 
 METHODS = ("none", "batchnorm", "layernorm", "mdn", "rmdn", "pmdn", "pmdn-alternating")
 
@@ -34,6 +34,19 @@ class Case:
     shape: tuple[int, ...]
     batch: int
     precise: bool = True
+
+
+class TableMLP(nn.Module):
+    """200 columns of a table, hidden layers of 64 and 32, one logit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(200, 64), nn.Linear(64, 32), nn.Linear(32, 1)
+
+    def forward(self, table: Tensor) -> Tensor:
+        """Logits `(n, 1)` of `(n, 200)`."""
+        logits: Tensor = self.fc3(self.fc2(self.fc1(table).relu()).relu())
+        return logits
 
 
 class Encoder(nn.Module):
@@ -110,18 +123,9 @@ def features_bytes(case: Case, device: str) -> int:
 
 def _outputs(network: nn.Module, at: tuple[str, ...], example: Tensor) -> dict[str, Tensor]:
     """What some modules give for an example."""
-    found: dict[str, Tensor] = {}
-    hooks = [
-        network.get_submodule(path).register_forward_hook(
-            lambda module, inputs, output, path=path: found.update({path: output})
-        )
-        for path in at
-    ]
-    with torch.no_grad():
+    with collect(network, list(at)) as collected, torch.no_grad():
         network(example)
-    for hook in hooks:
-        hook.remove()
-    return found
+    return {path: collected.features(path) for path in at}
 
 
 def _with_norms(network: nn.Module, at: tuple[str, ...], example: Tensor, method: str) -> nn.Module:

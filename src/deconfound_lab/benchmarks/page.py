@@ -1,4 +1,4 @@
-"""`docs/performance.md` and its figure from the JSON of benchmark runs: `python -m deconfound_lab.benchmarks.page`."""
+"""`docs/performance.md` and its figure from the JSON of benchmark runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from deconfound.data import write_text
 from deconfound_lab.benchmarks import tables
-from deconfound_lab.benchmarks.store import Result, rows
+from deconfound_lab.benchmarks.figures import growth
+from deconfound_lab.benchmarks.jobs import Result, rows
 
-DOCS = Path(__file__).parents[3] / "docs"
 FIGURE = "figures/growth.svg"
 
 OPENING = """# Performance
 
-Made by `python -m deconfound_lab.benchmarks.page` from `docs/results/performance/*.json`; do not edit.
+Made by `python -m deconfound_lab` from `docs/results/performance/*.json`; do not edit.
 
 Every figure is measured beside something plain in the same run, in rounds that take turns, and what counts is the
 ratio: a layer's pass over its features beside a plain copy of them on the same device, a training step beside the same
@@ -23,12 +24,13 @@ step of the plain network. To run it again:
 ```
 make bench                               # on the CPU, about five minutes on an idle machine
 deconfound bench --device cuda           # on a GPU; --minutes 8 stops there, with what matters most done first
-python -m deconfound_lab.benchmarks.page     # this page, from the JSON put into docs/results/performance
+python -m deconfound_lab                 # this page, from the JSON put into docs/results/performance
 ```
 
-Each run writes `<device>.json` after every row, so that a run that is stopped keeps what it has and the same command
-goes on from there; `--sections steps,growth` runs a part, `--check` ends with an error where a claim does not hold.
-Where nothing is installed, `PYTHONPATH=src python -m deconfound.cli bench` does the same.
+Every row is stored as it is measured, so that a run that is stopped keeps what it has and the same command goes on from
+there. `<device>.json` is written at the end of each run. `--sections steps,growth` runs a part, `--check` ends with an
+error where a claim does not hold. Where nothing is installed, `PYTHONPATH=src python -m deconfound.cli bench` does the
+same.
 
 ## How a pass is done
 
@@ -90,15 +92,9 @@ def _origin(result: Result) -> str:
     return text
 
 
-def main() -> None:
-    """Write the page and the figure from the committed results."""
-    results = [json.loads(path.read_text()) for path in sorted((DOCS / "results" / "performance").glob("*.json"))]
-    (DOCS / "performance.md").write_text(page(results))
+def write_performance(docs: Path) -> None:
+    """Write the page and its figure from the committed results."""
+    results = [json.loads(path.read_text()) for path in sorted((docs / "results" / "performance").glob("*.json"))]
+    write_text(docs / "performance.md", page(results))
     if any(rows(result, "growth") for result in results):
-        from deconfound_lab.benchmarks.figures import growth
-
-        (DOCS / FIGURE).write_text(growth(results))
-
-
-if __name__ == "__main__":
-    main()
+        write_text(docs / FIGURE, growth(results))

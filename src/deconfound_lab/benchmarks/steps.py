@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.layers import alternating_step, split_parameters
-from deconfound_lab.benchmarks.cohort import metadata
-from deconfound_lab.benchmarks.job import Job, Row
+from deconfound_lab.benchmarks.jobs import Job, Row, metadata
 from deconfound_lab.benchmarks.networks import METHODS, Case, cases, features_bytes, with_method
 from deconfound_lab.benchmarks.timing import Clock, kept_bytes, ratio
 
@@ -35,10 +34,10 @@ def jobs(device: str, quick: bool = False, modes: Sequence[str] | None = None) -
         for case in cases(quick, device):
             methods = {"graph": CAPTURED, "compiled": COMPILED}.get(mode, METHODS)
             name = f"{case.name}, batch {case.batch}, {mode}"
-            rehearsals = tuple(partial(_rehearse, case, mode, method) for method in methods)
+            pieces = tuple(partial(_precompile, case, mode, method) for method in methods)
             measure = partial(_measure, case, mode, methods, quick)
             # A capture that fails leaves torch's random numbers unusable, so that what needs none comes before.
-            found.append(Job("steps", name, measure, rehearsals, late=mode != "eager"))
+            found.append(Job("steps", name, measure, pieces, late=mode != "eager"))
     return found
 
 
@@ -100,7 +99,7 @@ def _warm(case: Case, mode: str, method: str, clock: Clock) -> Step:
     return step
 
 
-def _rehearse(case: Case, mode: str, method: str, clock: Clock) -> None:
+def _precompile(case: Case, mode: str, method: str, clock: Clock) -> None:
     torch._dynamo.reset()
     _warm(case, mode, method, clock)
 

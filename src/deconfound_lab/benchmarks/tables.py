@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from deconfound_lab.benchmarks import claims
-from deconfound_lab.benchmarks.job import Row
-from deconfound_lab.benchmarks.store import Result, rows
+from deconfound_lab.benchmarks.jobs import Result, Row, rows
 
 ABOUT_MODES = """In the mode "graph" a whole step is captured in one CUDA graph,
 so that the host, which issues one kernel after the other in eager code, no longer counts; "compiled" is
@@ -33,6 +32,7 @@ def sections(result: Result) -> list[str]:
     makers: Mapping[str, Callable[[list[Row]], str]] = {
         "steps": _steps,
         "passes": _passes,
+        "host": _host,
         "growth": _growth,
         "metrics": _metrics,
         "loading": _loading,
@@ -93,6 +93,24 @@ def _passes(found: list[Row]) -> str:
     return text + table(("samples × features", "type", "copy", *layers), lines)
 
 
+def _host(found: list[Row]) -> str:
+    steps, alone = ([row for row in found if what in row] for what in ("method", "layer"))
+    others = [method for method in dict.fromkeys(row["method"] for row in steps) if method != "none"]
+    lines = []
+    for network, batch, count in dict.fromkeys((row["network"], row["batch"], row["threads"]) for row in steps):
+        of = {row["method"]: row for row in steps if (row["network"], row["threads"]) == (network, count)}
+        cells = [_ratio(of.get(method, {})) for method in others]
+        lines.append((network, str(batch), str(count), _plain(of.get("none", {})), *cells))
+    text = "### What a layer costs the host\n\nA training step of a network on a table, layers after each of its three "
+    text += "linear layers; time over the plain network's.\n\n"
+    text += table(("network", "batch", "threads", "plain", *others), lines)
+    if alone:
+        sizes = f"{alone[0]['n']} × {alone[0]['d']}"
+        text += f"\nForward and backward of one layer by itself in training, {sizes}:\n\n"
+        text += table([row["layer"] for row in alone], [[time(row["seconds"]) for row in alone]])
+    return text
+
+
 def _growth(found: list[Row]) -> str:
     lines = []
     for axis in dict.fromkeys(row["axis"] for row in found):
@@ -134,7 +152,7 @@ def _loading(found: list[Row]) -> str:
 
 
 def _checks(found: list[Row]) -> str:
-    whats = ("beta", "residual", "cross", "eval")
+    whats = [what for what in ("beta", "residual", "cross", "gradient", "eval") if what in found[0]]
     lines = [
         (f"{row['n']} × {row['d']:,}", str(row["q"]), row["type"], *(f"{row[what]:.1e}" for what in whats))
         for row in found
@@ -188,5 +206,5 @@ def headline(job: str, row: Row) -> str:
     words += ["×".join(str(int(size)) for size in row["tile"])] if "tile" in row else []
     words += [time(row["seconds"])] if "seconds" in row else []
     words += [f"{row['ratio']:.2f} ×"] if "ratio" in row else []
-    words += [f"{what} {row[what]:.1e}" for what in ("beta", "residual", "cross", "eval", "gap") if what in row]
+    words += [f"{what} {row[what]:.1e}" for what in ("beta", "residual", "gradient", "eval", "gap") if what in row]
     return ", ".join(words)

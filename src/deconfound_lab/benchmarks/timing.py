@@ -28,7 +28,7 @@ class Clock:
 
     Attributes:
         device: "cpu" or "cuda".
-        once: Run each call once and time nothing: a rehearsal, which compiles what there is to compile.
+        once: Run each call once and time nothing, to compile what there is to compile.
     """
 
     device: str

@@ -3,9 +3,6 @@
 from deconfound_lab.cli.bench import bench
 from deconfound_lab.cli.cohort import cohort
 from deconfound_lab.cli.demo import demo
-from deconfound_lab.cli.oasis import oasis
 from deconfound_lab.cli.reproduce import reproduce
-
-reproduce.command()(oasis)
 
 __all__ = ["bench", "cohort", "demo", "reproduce"]

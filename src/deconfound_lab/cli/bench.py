@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from deconfound_lab.cli.options import progress_on
 
 
 def bench(
@@ -16,8 +16,8 @@ def bench(
     sections: Annotated[
         str | None,
         typer.Option(
-            help="Parts to run, with commas between, in this order: checks, passes, steps, growth, metrics, loading, "
-            "tiles; compiled steps come last. All of them if not given."
+            help="Parts to run, with commas between, in this order: checks, passes, steps, host, growth, metrics, "
+            "loading; compiled steps come last. All of them if not given."
         ),
     ] = None,
     modes: Annotated[
@@ -34,31 +34,29 @@ def bench(
 ) -> None:
     """Measure what the layers cost, as ratios to plain networks and plain copies in the same run.
 
-    The JSON is written after every row: a run that is stopped keeps what it has, and the same command goes on from
+    Every row is stored as it is measured: a run that is stopped keeps what it has, and the same command goes on from
     there as long as code and machine are the same.
     """
-    from rich.console import Console
-
-    from deconfound.cli.progress import counted
     from deconfound_lab.benchmarks.claims import broken
     from deconfound_lab.benchmarks.claims import check as check_claims
+    from deconfound_lab.benchmarks.experiment import run
     from deconfound_lab.benchmarks.page import page
-    from deconfound_lab.benchmarks.run import run
-    from deconfound_lab.benchmarks.store import path_of
 
     console = Console()
-    with counted(console) as bar:
-        watcher = _watcher(console, bar)
-        try:
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    try:
+        with progress_on(console, "preparing") as progress:
             result = run(
                 device, _names(sections), _names(modes), quick=quick, folder=out, again=again, minutes=minutes,
-                watcher=watcher,
+                progress=progress, say=say,
             )  # fmt: skip
-        except KeyboardInterrupt as stop:
-            bar.stop()
-            console.print("stopped; what was measured is kept, and the same command goes on from here", style="yellow")
-            raise typer.Exit(130) from stop
-    path = path_of(out, result)
+    except KeyboardInterrupt as stop:
+        console.print("stopped; what was measured is kept, and the same command goes on from here", style="yellow")
+        raise typer.Exit(130) from stop
+    path = out / f"{device}.json"
     path.with_suffix(".md").write_text(page([result], figure=False))
     console.print(f"Wrote {path} and {path.with_suffix('.md').name}.", highlight=False)
     if result["left_out"]:
@@ -74,35 +72,3 @@ def bench(
 
 def _names(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
-
-
-def _watcher(console: Console, bar: Any) -> Any:
-    from deconfound_lab.benchmarks.run import Watcher
-    from deconfound_lab.benchmarks.tables import headline
-
-    class Shown(Watcher):
-        """A bar over jobs, and a line for each row."""
-
-        task: Any = None
-
-        def start(self, done: int, total: int, replaces: bool) -> None:
-            if replaces:
-                console.print("what is in the folder was measured by other code or elsewhere: anew", style="dim")
-            elif done:
-                console.print(f"going on: {done} of {total} are measured already", style="dim", highlight=False)
-
-        def rehearse(self, pieces: int, processes: int) -> None:
-            console.print(f"compiling {pieces} pieces in {processes} processes", style="dim", highlight=False)
-
-        def begin(self, job: Any, done: int, total: int) -> None:
-            if self.task is None:
-                self.task = bar.add_task(job.key, total=total)
-            bar.update(self.task, description=job.key, completed=done, total=total)
-
-        def row(self, job: Any, row: dict[str, Any]) -> None:
-            console.print(f"{job.key}: {headline(job.name, row)}", highlight=False, markup=False, soft_wrap=True)
-
-        def end(self, job: Any, taken: float) -> None:
-            bar.advance(self.task)
-
-    return Shown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deconfound.cli.progress import counted
 from deconfound.errors import OptionError
+from deconfound_lab.cli.options import counted
 
 
 def demo(
@@ -24,7 +25,7 @@ def demo(
     The images hold a main effect and a confound that both go with the group. A network that leaves the confound
     alone can reach 83.3 % at most; more than that is the confound's doing.
     """
-    from deconfound_lab.demo.demo import audit, evaluate, sentence, train
+    from deconfound_lab.demo.demo import NETWORKS, audit, sentence, train
     from deconfound_lab.synthetic.images import CEILING
 
     if out.suffix != ".html" or out.is_dir():
@@ -34,10 +35,9 @@ def demo(
     console = Console()
     results = {}
     with counted(console) as bar:
-        for name, layer in (("plain CNN", None), ("CNN with PMDN", "pmdn")):
+        for name, method in NETWORKS.items():
             task = bar.add_task(f"training {name}", total=steps)
-            network = train(layer, steps, batch, seed=seed, tick=lambda task=task: bar.advance(task))  # type: ignore[misc]
-            results[name] = evaluate(network, seed=seed)
+            results[name] = train(method, steps, batch, seed, partial(bar.advance, task))
         task = bar.add_task("auditing both", total=None)
         report = audit(results, seed, lambda what, done, total: bar.update(task, completed=done, total=total))
         bar.update(task, completed=1, total=1)
@@ -47,6 +47,6 @@ def demo(
     for name, result in results.items():
         table.add_row(name, f"{result.accuracy:.1%}", f"{result.accuracy_independent:.1%}", f"{result.dcor2:.3f}")
     console.print(table)
-    console.print(sentence(results["plain CNN"], results["CNN with PMDN"]))
+    console.print(sentence(*results.values()))
     report.save(out)
     console.print(f"Report: {out.resolve()}", highlight=False, soft_wrap=True)

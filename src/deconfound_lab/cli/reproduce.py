@@ -1,22 +1,23 @@
-"""`deconfound reproduce`: the paper's experiments."""
+"""`deconfound reproduce`: the paper's experiments, and real scans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from deconfound.cli.progress import counted
-from deconfound_lab.cli.options import Device, Folder, Minutes, ReportOnly, chosen_device
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from deconfound_lab.mri.results import Results
+from deconfound_lab.cli.options import (
+    Device,
+    Folder,
+    Jobs,
+    Minutes,
+    ReportOnly,
+    chosen_device,
+    progress_on,
+    reproduce_experiment,
+)
 
 reproduce = typer.Typer(
     help="Run the paper's experiments again, with every method, and write tables, figures and a report.",
@@ -30,45 +31,20 @@ def synthetic(
     quick: Annotated[bool, typer.Option("--quick", help="A small version for two cores, about five minutes.")] = False,
     device: Device = "auto",
     minutes: Minutes = None,
+    jobs: Jobs = 1,
     report_only: ReportOnly = False,
 ) -> None:
     """Section 3.1: synthetic images with a known ceiling, every method at every batch size, Figure 2.
 
     The whole grid is for a GPU, in parts if need be (--minutes); --quick shows the same thing in small.
     """
-    from deconfound.data.files import read_json
-    from deconfound.training.needs import need
-    from deconfound_lab.synthetic.grid import full_grid, quick_grid
-    from deconfound_lab.synthetic.page import sentence, write_report
-    from deconfound_lab.synthetic.problems import TEST_PER_GROUP
-    from deconfound_lab.synthetic.running import RESULTS, run_grid
-    from deconfound_lab.synthetic.tables import Results
+    from deconfound_lab.synthetic.experiment import SyntheticExperiment
 
-    need("matplotlib", "train")  # for the figure, which is drawn after hours
-    console = Console()
-    device = chosen_device(device)
-    cells = quick_grid() if quick else full_grid()
-    if report_only:
-        content = read_json(out / RESULTS)
-    else:
-        per_group = 1000 if quick else TEST_PER_GROUP
-        seconds = None if minutes is None else 60 * minutes
-        with counted(console) as bar:
-            content = run_grid(
-                cells,
-                out,
-                device,
-                seconds=seconds,
-                test_per_group=per_group,
-                started=lambda cell: _task(bar, cell.key, max(cell.steps, cell.long) * max(1, len(cell.stages))),
-            )
-    results = Results(content)
-    page = write_report(results, out)
-    left = len(cells) - len(content["cells"])
-    if left and not report_only:
-        console.print(f"{left} of {len(cells)} cells are still to be done: give the same command again.")
-    console.print(sentence(results), highlight=False)
-    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    place = chosen_device(device)
+    reproduce_experiment(
+        SyntheticExperiment, lambda: SyntheticExperiment(quick, place), out, minutes=minutes, jobs=jobs,
+        report_only=report_only,
+    )  # fmt: skip
 
 
 @reproduce.command()
@@ -79,6 +55,7 @@ def mri(
     ] = False,
     device: Device = "auto",
     minutes: Minutes = None,
+    jobs: Jobs = 1,
     report_only: ReportOnly = False,
     maps: Annotated[
         bool,
@@ -91,37 +68,32 @@ def mri(
     labels are independent of age, sex and site. What is trained so far is summarised, and the same command goes on, on
     another machine too if the folder is copied there.
     """
-    from deconfound.training.needs import need
-    from deconfound_lab.mri.page import remake
-    from deconfound_lab.mri.running import run_maps, run_mri
+    from deconfound_lab.mri.experiment import MriExperiment
+    from deconfound_lab.mri.maps import FILE, write_files
 
-    need("matplotlib", "train")
     console, place = Console(), chosen_device(device)
-    if report_only:
-        results: Results | None = remake(out)
-    elif maps:
-        with _ticking(console, "simulating the cohort") as tick:
-            written = run_maps(quick, out, place, tick)
-        for file in written:
+    if maps:
+        with progress_on(console, "simulating the cohort") as progress:
+            MriExperiment(quick, place, show=True).make_maps(out, progress)
+        for file in (out / FILE, *write_files(out)):
             console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
         return
-    else:
-        with _ticking(console, "simulating the cohort") as tick:
-            results = run_mri(quick, out, place, tick, minutes=minutes)
-    if results is None:
-        console.print("No training is finished yet: give the same command again.")
-        return
-    _show(console, results)
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    results = reproduce_experiment(
+        MriExperiment, lambda: MriExperiment(quick, place, show=True), out, minutes=minutes, jobs=jobs,
+        report_only=report_only,
+    )  # fmt: skip
+    if results is not None:
+        _show(console, results)
 
 
-def _show(console: Console, results: Results) -> None:
+def _show(console: Console, content: dict[str, Any]) -> None:
     """The two measures that count, and what is missing; the rest is on the page."""
     from rich.table import Table
 
-    from deconfound_lab.mri.page import sentence
+    from deconfound_lab.mri.results import Results
     from deconfound_lab.mri.tables import gaps, not_first
 
+    results = Results.from_dict(content)
     view = Table(title="accuracy, independent people · correlation within groups", title_justify="left")
     view.add_column("")
     for batch in results.batches:
@@ -131,18 +103,36 @@ def _show(console: Console, results: Results) -> None:
         cells = [f"{line.independent.mean:.1%} · {line.within_mean.mean:.3f}" if line else "–" for line in lines]
         view.add_row(results.title(arm), *cells)
     console.print(view)
-    for text in (sentence(results), *not_first(results), *gaps(results)):
+    for text in (*not_first(results), *gaps(results)):
         console.print(f"• {text}", highlight=False, markup=False)
 
 
-@contextmanager
-def _ticking(console: Console, first: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar, and what tells it (what, done, total)."""
-    with counted(console) as bar:
-        task = bar.add_task(first, total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+@reproduce.command()
+def oasis(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="BIDS folder of OASIS-1, or a file prepared from it; not read with --report-only.", metavar="DATA"
+        ),
+    ],
+    out: Folder = Path("reproduce-oasis"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small volumes, two arms, two members: for two cores.")
+    ] = False,
+    device: Device = "auto",
+    minutes: Minutes = None,
+    jobs: Jobs = 1,
+    report_only: ReportOnly = False,
+) -> None:
+    """Dementia against control on the scans of OASIS-1, with age and sex as confounds, five folds by person.
 
+    Dementia is found in old people only, so age alone has an AUC of .85: a score must also tell people of 60 and older
+    apart, and must not go with age within controls.
+    """
+    from deconfound_lab.oasis.experiment import OasisExperiment
 
-def _task(bar: Progress, name: str, total: int) -> Any:
-    task = bar.add_task(name, total=total)
-    return lambda step: bar.update(task, completed=step)
+    place = chosen_device(device)
+    reproduce_experiment(
+        OasisExperiment, lambda: OasisExperiment(data, quick, place, show=True), out, minutes=minutes, jobs=jobs,
+        report_only=report_only,
+    )  # fmt: skip

@@ -13,8 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deconfound.data import StoredVolumes, cache_root, check_packing, digest, pack, robust_scale, store_volumes, unpack
-from deconfound.data.volumes import Packing
+from deconfound.data import (
+    Packing,
+    StoredVolumes,
+    cache_root,
+    check_packing,
+    digest,
+    pack,
+    robust_scale,
+    store_volumes,
+    unpack,
+)
 from deconfound.errors import OptionError
 from deconfound_lab.cohort.effects import coefficients, load_template
 from deconfound_lab.cohort.people import People, draw_people
@@ -28,7 +37,7 @@ MIN_SIZE = 8
 
 
 class Cohort:
-    """Simulated people and their volumes; see `deconfound.data.Source`. Made by `simulate_cohort`.
+    """Simulated people and their volumes; see `deconfound.data.source.Source`. Made by `simulate_cohort`.
 
     Volumes are drawn when they are read; `keep` writes them to the cache once, and reads them from there.
 
@@ -52,15 +61,15 @@ class Cohort:
         self.dtype: Packing = dtype
         self.settings = settings
         self._renderer, self._stream = renderer, stream
-        self._kept: StoredVolumes | None = None
+        self._stored: StoredVolumes | None = None
 
     def __len__(self) -> int:
         return len(self.table["age"])
 
     def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """The volumes of these rows, `(n, 1, size, size, size)` in 0 … 1, scaled and kept as `open_scans` does."""
-        if self._kept is not None:
-            return self._kept.read(np.asarray(rows))
+        if self._stored is not None:
+            return self._stored.read(np.asarray(rows))
         return np.stack([unpack(self._packed(int(row))) for row in rows])[:, None]
 
     def scans(self, rows: NDArray[Any]) -> NDArray[np.int16]:
@@ -83,11 +92,11 @@ class Cohort:
         digests = [digest([self.settings, row]) for row in range(len(self))]
         size = (self.size,) * 3
         with single_threaded(jobs):
-            kept = store_volumes(
+            stored = store_volumes(
                 cache_root(cache), {"kind": "cohort"}, digests, size, self.dtype, self._packed,
                 what="simulating", jobs=jobs, progress=progress,
             )  # fmt: skip
-        self._kept = kept.volumes
+        self._stored = stored.volumes
         return self
 
     def write_bids(self, folder: str | Path, *, jobs: int | None = None, progress: bool = True) -> Path:

@@ -1,7 +1,1 @@
-"""The paper's MRI experiment on the simulated cohort."""
-
-from deconfound_lab.mri.plan import ARMS, FULL, QUICK, Plan
-from deconfound_lab.mri.results import Results
-from deconfound_lab.mri.running import run_mri
-
-__all__ = ["ARMS", "FULL", "QUICK", "Plan", "Results", "run_mri"]
+"""The paper's MRI experiment (Section 3.2) on the simulated cohort."""

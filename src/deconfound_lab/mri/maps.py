@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deconfound.data.files import write_bytes
+from deconfound.data import write_bytes
 from deconfound.errors import OptionError, RunError
 from deconfound.methods import Method
 from deconfound.surgery import NormalizedModel
-from deconfound.training.origin import provenance
 from deconfound_lab.cohort.anatomy import EXTENT, affine
-from deconfound_lab.mri.fold import Trainer
-from deconfound_lab.mri.plan import ARMS
+from deconfound_lab.harness.page import png
+from deconfound_lab.harness.provenance import origin
+from deconfound_lab.mri.plan import ARMS, Plan
 from deconfound_lab.mri.results import OURS
+from deconfound_lab.mri.training import FoldTraining, train_arm
 
 FILE, PICTURE = "maps.npz", "maps.png"
 PLACE = "blocks.0"
@@ -52,26 +52,27 @@ class Maps:
     about: Mapping[str, Any]
 
 
-def train_maps(trainer: Trainer, batch: int, fingerprint: str) -> Maps:
+def train_maps(plan: Plan, data: FoldTraining, batch: int, fingerprint: str, modules: Sequence[str]) -> Maps:
     """Train ours with one more layer at `PLACE`, and read its coefficients.
 
     Args:
-        trainer: Of one fold.
+        plan: How it is trained.
+        data: Of one fold.
         batch: The batch size.
         fingerprint: The cohort's.
+        modules: What the maps depend on in the lab.
     """
     arm = replace(ARMS[OURS], at=(PLACE, *ARMS[OURS].at))
-    started = time.monotonic()
-    made, _, best = trainer.train(arm, batch)
+    made, result = train_arm(plan, data, arm, batch)
     about = {
-        "plan": trainer.plan.to_dict(),
+        "plan": plan.to_dict(),
         "arm": asdict(arm),
         "batch": batch,
-        "best": best,
-        "seconds": round(time.monotonic() - started, 1),
-        "provenance": provenance(trainer.seed, fingerprint),
+        "best": result.best,
+        "seconds": round(result.seconds, 1),
+        "provenance": origin(data.seed, fingerprint, modules),
     }
-    return maps_of(made, PLACE, trainer.mean, about)
+    return maps_of(made, PLACE, data.mean, about)
 
 
 def maps_of(made: Method, place: str, mean: torch.Tensor, about: Mapping[str, Any]) -> Maps:
@@ -93,7 +94,7 @@ def maps_of(made: Method, place: str, mean: torch.Tensor, about: Mapping[str, An
 
 
 def save_maps(maps: Maps, folder: Path) -> None:
-    """Keep the maps as `maps.npz`, in half precision."""
+    """Write the maps as `maps.npz`, in half precision."""
     content = io.BytesIO()
     fields, base = maps.fields.astype(np.float16), maps.base.astype(np.float16)
     about = np.array(json.dumps(dict(maps.about)))
@@ -102,12 +103,12 @@ def save_maps(maps: Maps, folder: Path) -> None:
 
 
 def load_maps(path: Path) -> Maps:
-    """What `save_maps` kept."""
+    """What `save_maps` wrote."""
     try:
-        with np.load(path, allow_pickle=False) as kept:
-            fields, base = kept["fields"].astype(np.float32), kept["base"].astype(np.float32)
-            about = json.loads(str(kept["about"]))
-            return Maps(str(kept["place"]), tuple(kept["names"].tolist()), fields, base, about)
+        with np.load(path, allow_pickle=False) as stored:
+            fields, base = stored["fields"].astype(np.float32), stored["base"].astype(np.float32)
+            about = json.loads(str(stored["about"]))
+            return Maps(str(stored["place"]), tuple(stored["names"].tolist()), fields, base, about)
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{path} must hold maps; got {error}. Delete it to have it made again.") from error
 
@@ -151,9 +152,7 @@ def draw_maps(maps: Maps) -> bytes:
             shown = place.imshow(over, origin="lower", cmap="inferno", vmin=0, vmax=top, alpha=0.85, aspect=aspect)
         places[1].set_title(name, fontsize=11)
         figure.colorbar(shown, ax=list(places), shrink=0.8, pad=0.01)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=90, metadata={"Software": None})
-    return content.getvalue()
+    return png(figure, 90)
 
 
 def _slice(volume: Field, axis: int, height: float) -> Field:

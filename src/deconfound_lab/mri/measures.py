@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from deconfound.metrics import column, pearson, u_distance_correlation_sqr
 from deconfound_lab.cohort.cohort import Cohort
 from deconfound_lab.cohort.people import GROUPS
-from deconfound_lab.mri.fold import CONFOUNDS, LABELS
+from deconfound_lab.mri.training import CONFOUNDS, LABELS
 
 Matrix = NDArray[np.float64]
 FEWEST = 4
@@ -46,8 +46,8 @@ def within_groups(scores: NDArray[Any], cohort: Cohort, rows: NDArray[Any]) -> d
     return {name: float(np.mean(values)) if values else 0.0 for name, values in found.items()}
 
 
-def drawn_again(scores: NDArray[Any], cohort: Cohort, rows: NDArray[Any], draws: int) -> dict[str, Matrix]:
-    """`within_groups` of people drawn again within their groups, so many times; `(draws,)` for each confound.
+def bootstrap(scores: NDArray[Any], cohort: Cohort, rows: NDArray[Any], draws: int) -> dict[str, Matrix]:
+    """`within_groups` by bootstrap over people, stratified by group; `(draws,)` for each confound.
 
     A draw is a count of each person, and the sums that make a correlation are products with these counts: all draws
     of a group together cost a few matrix products.

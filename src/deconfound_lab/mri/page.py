@@ -1,30 +1,21 @@
-"""The report of the MRI experiment: an HTML page, figures, tables as Markdown, and the block of the docs page."""
+"""The page of the MRI experiment, from the results alone: the paper's tables, every arm, t-SNE, and maps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from deconfound.data.files import read_json, write_bytes, write_text
-from deconfound.errors import OptionError
-from deconfound_lab.harness.sheet import Figure, Section, sheet
-from deconfound_lab.mri.drawing import draw_comparison, draw_tsne
-from deconfound_lab.mri.maps import FILE as MAPS
-from deconfound_lab.mri.maps import PICTURE, write_files
-from deconfound_lab.mri.results import OURS, Results
-from deconfound_lab.mri.tables import (
-    arms_table,
-    gaps,
-    mean_chance,
-    not_first,
-    table_one,
-    table_three,
-    table_two,
-)
+import numpy as np
 
-RESULTS = "results.json"
-BEGIN, END = "<!-- begin results -->", "<!-- end results -->"
+from deconfound_lab.harness import Figure, Page, Section
+from deconfound_lab.harness.estimates import Value
+from deconfound_lab.harness.page import png, settings, tidy
+from deconfound_lab.harness.provenance import made_by
+from deconfound_lab.mri.maps import FILE as MAPS
+from deconfound_lab.mri.maps import PICTURE, draw_maps, load_maps
+from deconfound_lab.mri.results import OURS, Line, Results
+from deconfound_lab.mri.tables import arms_table, gaps, not_first, table_one, table_three, table_two
 
 ARMS = (
     "Where each method acts in the network; all else is equal. `fc1` and `fc2` are before a ReLU, `relu1` and `relu2` "
@@ -51,6 +42,37 @@ MAPS_LEAD = (
     "How much a layer in the first residual block takes out at each place, over the mean brain: root mean square over "
     "channels of β, in features per year of age, for men against women, and for a site against ADNI."
 )
+_UNSHOWN = ("batch_sizes", "run_folds", "arms", "people", "bootstraps")
+# Okabe and Ito's colours, which colour-blind readers can tell apart; the shapes say the same again.
+_LEVELS = ("#0072B2", "#E69F00", "#009E73")
+_OURS = "#D55E00"
+_OTHERS = ("#000000", "#999999", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2")
+_SHAPES = ("s", "v", "D", "^", "P", "X", "d")
+CHANCE = 0.25
+"""Accuracy of answers that know nothing: two labels, both right."""
+
+
+def make_page(results: Results, folder: Path, modules: Sequence[str]) -> Page:
+    """What the results hold; `folder` may hold the maps beside them."""
+    comparison = Figure("comparison.png", draw_comparison(results), "Accuracy and correlations of every arm")
+    shown = [
+        Section("Every arm at every batch size", COMPARISON, comparison),
+        Section("Arms", f"{ARMS} {settings(results.plan, _UNSHOWN)}", arms_table(results)),
+        Section("Table 1", TABLE_ONE, table_one(results)),
+        Section("Table 2", TABLE_TWO, table_two(results), gaps(results)),
+        Section("Ours against each other arm", TABLE_THREE, table_three(results), not_first(results)),
+    ]
+    if results.clouds:
+        shown.append(Section("t-SNE", TSNE, Figure("tsne.png", draw_tsne(results), "People by site and sex")))
+    if (folder / MAPS).exists():
+        picture = Figure(PICTURE, draw_maps(load_maps(folder / MAPS)), "Slices of the coefficients")
+        shown.append(Section("Coefficients in space", MAPS_LEAD, picture))
+    counts = []
+    for index in range(len(results.provenance)):
+        trials = [trial for line in results.lines for trial in line.trials if trial.source == index]
+        counts.append(f"{len(trials)} trainings in {sum(trial.seconds for trial in trials):.0f} s")
+    made = made_by(results.provenance, counts, modules)
+    return Page("MRI experiment", "Labels without age, sex and site", sentence(results), shown, made)
 
 
 def sentence(results: Results) -> str:
@@ -58,102 +80,13 @@ def sentence(results: Results) -> str:
     lines = [line for line in results.lines if line.arm == OURS]
     if not lines:
         return f"The arm {OURS!r} is not among the results yet."
-    free = [line.independent.mean for line in lines]
-    left = [line.within_mean.mean for line in lines]
+    free = _range([line.independent.mean for line in lines], ".1%")
+    left = _range([line.within_mean.mean for line in lines], ".3f")
     batches = ", ".join(str(line.batch) for line in lines)
     return (
-        f"{results.title(OURS)} at batch {batches}: accuracy on independent people "
-        f"{_range(free, '.1%')}, of {results.ceiling:.1%} possible; mean correlation within groups "
-        f"{_range(left, '.3f')}, where random scores have {mean_chance(results):.3f}."
+        f"{results.title(OURS)} at batch {batches}: accuracy on independent people {free}, of {results.ceiling:.1%} "
+        f"possible; mean correlation within groups {left}, where random scores have {results.mean_chance:.3f}."
     )
-
-
-def remake(folder: Path) -> Results:
-    """Make the report of a folder again from its `results.json`, and return what it holds."""
-    results = Results.from_dict(read_json(folder / RESULTS))
-    write_report(results, folder)
-    return results
-
-
-def write_report(results: Results, folder: Path) -> Path:
-    """Write tables, figures and `report.html` beside `results.json`; returns the page's path."""
-    comparison, tsne = draw_comparison(results), draw_tsne(results)
-    write_bytes(folder / "comparison.png", comparison)
-    notes = [*not_first(results), *gaps(results)]
-    write_text(folder / "table1.md", table_one(results).markdown() + "\n")
-    write_text(folder / "table2.md", _with_notes(table_two(results).markdown(), gaps(results)))
-    write_text(folder / "table3.md", _with_notes(table_three(results).markdown(), not_first(results)))
-    shown = [
-        Section("Every arm at every batch size", COMPARISON, Figure(comparison, "accuracy and correlations by arm")),
-        Section("Arms", f"{ARMS} {_plan(results)}", arms_table(results)),
-        Section("Table 1", TABLE_ONE, table_one(results)),
-        Section("Table 2", TABLE_TWO, table_two(results, "")),
-        Section("Ours against each other arm", " ".join([TABLE_THREE, *notes]), table_three(results, "")),
-    ]
-    if tsne is not None:
-        write_bytes(folder / "tsne.png", tsne)
-        shown.append(Section("t-SNE", TSNE, Figure(tsne, "people in the plane, coloured by site and sex")))
-    if (folder / MAPS).exists():
-        write_files(folder)
-        picture = (folder / PICTURE).read_bytes()
-        shown.append(Section("Coefficients in space", MAPS_LEAD, Figure(picture, "slices of the coefficients")))
-    page = sheet("MRI experiment", "Labels without age, sex and site", sentence(results), shown, _made(results))
-    write_text(folder / "report.html", page)
-    return folder / "report.html"
-
-
-def block(results: Results, folder: str) -> str:
-    """The part of the docs page that the results make.
-
-    Args:
-        results: The results.
-        folder: The folder of the figures, seen from the page.
-    """
-    parts = [
-        f"![Accuracy and correlations of every arm]({folder}/comparison.png)", COMPARISON,
-        "### Arms", f"{ARMS} {_plan(results)}", arms_table(results).markdown(),
-        "### Table 1", TABLE_ONE, table_one(results).markdown(),
-        "### Table 2", TABLE_TWO, table_two(results).markdown(), *_listed(gaps(results)),
-        "### Ours against each other arm", TABLE_THREE, *_listed(not_first(results)), table_three(results).markdown(),
-    ]  # fmt: skip
-    if results.clouds:
-        parts += ["### t-SNE", TSNE, f"![People by site and sex]({folder}/tsne.png)"]
-    parts += ["### Where these numbers come from", f"[All numbers]({folder}/{RESULTS}).", *_listed(_made(results))]
-    return "\n\n".join(parts)
-
-
-def filled(page: str, content: str) -> str:
-    """A page of the docs with new content between its marks."""
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise OptionError(f"the page must hold {BEGIN} and {END} once each; got another number. Add the marks.")
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{content}\n\n{END}{rest.partition(END)[2]}"
-
-
-def _made(results: Results) -> list[str]:
-    lines = []
-    for index, source in enumerate(results.provenance):
-        trials = [trial for line in results.lines for trial in line.trials if trial.source == index]
-        packages = ", ".join(f"{name} {version}" for name, version in source["packages"].items())
-        lines.append(
-            f"{len(trials)} trainings in {sum(trial.seconds for trial in trials):.0f} s: deconfound "
-            f"{source['deconfound']} (commit {source['commit']}) on {source['device']}, Python {source['python']}, "
-            f"{packages}. Command: {source['command']}"
-        )
-    return lines
-
-
-def _plan(results: Results) -> str:
-    """The settings of all trainings."""
-    left_out = ("batch_sizes", "run_folds", "arms", "people", "bootstraps")
-    words = [
-        f"{name.replace('_', ' ')} {_words(value)}" for name, value in results.plan.items() if name not in left_out
-    ]
-    return f"Settings: {', '.join(words)}."
-
-
-def _words(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _range(values: Sequence[float], form: str) -> str:
@@ -161,16 +94,85 @@ def _range(values: Sequence[float], form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _listed(lines: Sequence[str]) -> list[str]:
-    return ["\n".join(f"- {line}" for line in lines)] if lines else []
+def draw_comparison(results: Results) -> bytes:
+    """Accuracy on independent people and what is left of the confounds within groups, as PNG."""
+    from matplotlib.figure import Figure as Drawing
+    from matplotlib.ticker import PercentFormatter
+
+    drawing = Drawing(figsize=(12.5, 5), layout="constrained")
+    left, right = drawing.subplots(1, 2)
+    _panel(left, results, lambda line: line.independent)
+    _level(left, results.ceiling, f"best\npossible\n{results.ceiling:.0%}")
+    _level(left, CHANCE, "chance\n25%")
+    left.set_ylim(0.2, results.ceiling + 0.05)
+    left.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    left.set_title("accuracy where labels are independent of age, sex and site (higher is better)", fontsize=10.5)
+    _panel(right, results, lambda line: line.within_mean)
+    _level(right, results.mean_chance, f"random\nscores\n{results.mean_chance:.3f}")
+    right.set_ylim(bottom=min(0, *(line.within_mean.low for line in results.lines)))
+    right.set_title("mean correlation with the three, within groups (lower is better)", fontsize=10.5)
+    handles, labels = left.get_legend_handles_labels()
+    drawing.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False, fontsize=9.5)
+    return png(drawing, 130)
 
 
-def _with_notes(table: str, notes: Sequence[str]) -> str:
-    return "\n\n".join([table, *_listed(notes)]) + "\n"
+def _panel(axis: Any, results: Results, measure: Callable[[Line], Value]) -> None:
+    others = [arm for arm in results.present if arm != OURS]
+    arms = [*others, *([OURS] if OURS in results.present else [])]
+    step = min(0.1, 0.8 / len(arms))
+    for number, arm in enumerate(arms):
+        ours = arm == OURS
+        found = [(place, line) for place, batch in enumerate(results.batches) if (line := results.find(batch, arm))]
+        values = [measure(line) for _, line in found]
+        reach = [[value.mean - value.low for value in values], [value.high - value.mean for value in values]]
+        axis.errorbar(
+            [place + (number - (len(arms) - 1) / 2) * step for place, _ in found],
+            [value.mean for value in values],
+            yerr=reach,
+            color=_OURS if ours else _OTHERS[number % len(_OTHERS)],
+            marker="o" if ours else _SHAPES[number % len(_SHAPES)],
+            markersize=8 if ours else 5.5,
+            linestyle="none",
+            elinewidth=2 if ours else 1.2,
+            capsize=2,
+            label=results.title(arm),
+            zorder=3 if ours else 2,
+        )
+    axis.set_xticks(range(len(results.batches)), [str(batch) for batch in results.batches])
+    axis.set_xlim(-0.5, len(results.batches) - 0.5)
+    for border in range(1, len(results.batches)):
+        axis.axvline(border - 0.5, color="#e5e5e5", linewidth=0.8)
+    axis.set_xlabel("batch size")
+    tidy(axis)
 
 
-def fill_page(page: Path, folder: Path) -> None:
-    """Put the results of a folder into the docs page, between its marks."""
-    results = Results.from_dict(read_json(folder / RESULTS))
-    seen = folder.relative_to(page.parent).as_posix()
-    write_text(page, filled(page.read_text(encoding="utf-8"), block(results, seen)))
+def _level(axis: Any, value: float, text: str) -> None:
+    axis.axhline(value, color="#444444", linewidth=1, linestyle="--", zorder=1)
+    axis.annotate(
+        text, (1.01, value), xycoords=("axes fraction", "data"), ha="left", va="center", fontsize=9, color="#444444",
+        annotation_clip=False,
+    )  # fmt: skip
+
+
+def draw_tsne(results: Results) -> bytes:
+    """Test people of one fold by their last hidden features: a column for each arm, coloured by site and by sex."""
+    from matplotlib.figure import Figure as Drawing
+
+    drawing = Drawing(figsize=(3.6 * len(results.clouds), 7.2), layout="constrained")
+    axes: Any = drawing.subplots(2, len(results.clouds), squeeze=False)
+    for number, cloud in enumerate(results.clouds):
+        x, y = np.asarray(cloud.x), np.asarray(cloud.y)
+        for place, (name, values) in zip(axes[:, number], cloud.levels.items(), strict=True):
+            levels = np.asarray(values)
+            for level, colour in zip(sorted(set(values)), _LEVELS, strict=False):
+                mine = levels == level
+                place.scatter(x[mine], y[mine], s=13, color=colour, label=level, linewidths=0, alpha=0.8)
+            place.set_title(f"{results.title(cloud.arm)}, by {name}", fontsize=11)
+            place.set_xticks([])
+            place.set_yticks([])
+            if number == len(results.clouds) - 1:
+                place.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5), handletextpad=0.1)
+    first = results.clouds[0]
+    where = f"batch {first.batch}, test people of fold {first.fold}"
+    drawing.suptitle(f"{first.method} of the last hidden layer, {where}", fontsize=11)
+    return png(drawing)

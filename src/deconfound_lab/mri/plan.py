@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deconfound.errors import OptionError
-from deconfound.networks.resnet3d import Halving
+from deconfound.networks import Halving
 
 PAPER_PLACES = ("relu1", "relu2", "fc3")
 """After each fully connected layer's ReLU, and after the last layer."""
@@ -44,6 +44,21 @@ ARMS = {
     "pmdn": Arm("PMDN (ours)", "pmdn", at=("fc1", "fc2", "fc3")),
     "pmdn-after": Arm("PMDN (ours, after ReLU)", "pmdn"),
 }
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of the 3D ResNet.
+
+    Attributes:
+        size: Edge of the volumes.
+        filters: Channels of the blocks.
+        halving: How a block halves the image; see `ResNet3D`.
+    """
+
+    size: int
+    filters: tuple[int, ...]
+    halving: Halving
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,12 @@ class Plan:
         if not 1 <= self.run_folds <= self.folds:
             raise OptionError(f"run_folds must lie between 1 and {self.folds}; got {self.run_folds}.")
 
-    def cells(self) -> list[tuple[int, int, str]]:
+    @property
+    def network(self) -> Network:
+        """What is trained."""
+        return Network(self.size, self.filters, self.halving)
+
+    def trainings(self) -> list[tuple[int, int, str]]:
         """Every training: batch size, fold and arm; the first fold of all comes first, so that parts compare."""
         folds = range(self.run_folds)
         return [(batch, fold, arm) for fold in folds for batch in self.batch_sizes for arm in self.arms]

@@ -1,4 +1,4 @@
-"""The experiment's numbers, as they are kept in `results.json`: all that tables and figures are made of."""
+"""The experiment's numbers, as they stand in `results.json`: all that tables and figures are made of."""
 
 from __future__ import annotations
 
@@ -9,27 +9,10 @@ from typing import Any
 import numpy as np
 
 from deconfound.errors import RunError
-from deconfound.training.intervals import interval
+from deconfound_lab.harness.estimates import Value, over_folds, rounded
 
 OURS = "pmdn"
 """The arm that the others are compared with."""
-
-DIGITS = 6
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with its spread.
-
-    Attributes:
-        mean: Over folds, or over all people.
-        low: End of the 95 % interval.
-        high: The other end; both are the mean where there is no interval.
-    """
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -42,7 +25,7 @@ class Trial:
         within: The same within diagnostic groups.
         accuracy: The mean of the four groups' accuracies.
         independent: The same on the people in whom labels are independent of the confounds.
-        best: The epoch that is tested; see `deconfound.training.BestEpoch`.
+        best: The epoch that is tested.
         seconds: Of training.
         source: Which entry of the provenance it comes from.
     """
@@ -97,10 +80,11 @@ class Line:
         found = self._over_folds(lambda trial: trial.marginal[name])
         return found if name == "site" else replace(found, low=max(found.low, 0.0))  # dcor² may be negative, |r| not
 
-    def minus(self, other: Line, measure: Callable[[Trial], float]) -> Value:
+    def minus(self, other: Line, measure: Callable[[Trial], float]) -> Value | None:
         """By how much a measure of this line is larger than the other's, paired over the folds of both."""
         own, theirs = ({trial.fold: measure(trial) for trial in line.trials} for line in (self, other))
-        return over_folds({fold: own[fold] - theirs[fold] for fold in sorted(own.keys() & theirs.keys())}, self.share)
+        both = sorted(own.keys() & theirs.keys())
+        return over_folds({fold: own[fold] - theirs[fold] for fold in both}, self.share) if both else None
 
     def _over_folds(self, measure: Callable[[Trial], float]) -> Value:
         return over_folds({trial.fold: measure(trial) for trial in self.trials}, self.share)
@@ -172,9 +156,9 @@ class Results:
         return [arm for arm in self.arms if any(line.arm == arm for line in self.lines)]
 
     @property
-    def trained(self) -> int:
-        """How many trainings there are."""
-        return sum(len(line.trials) for line in self.lines)
+    def mean_chance(self) -> float:
+        """The mean of the three correlations within groups of random scores."""
+        return sum(self.chance.values()) / len(self.chance)
 
     def find(self, batch: int, arm: str) -> Line | None:
         """The line of a batch size and an arm, if something of it is trained."""
@@ -210,40 +194,12 @@ class Results:
                 "reproduce mri` in the folder of the trainings."
             )
         values = {field.name: content[field.name] for field in fields(cls)}
-        values["lines"] = tuple(_line(line) for line in content["lines"])
+        values["lines"] = tuple(_read_line(line) for line in content["lines"])
         values["clouds"] = tuple(Cloud(**cloud) for cloud in content["clouds"])
         return cls(**values)
 
 
-def over_folds(values: Mapping[int, float], share: float) -> Value:
-    """The mean over folds with the corrected t interval of `deconfound compare`; the mean alone for a single fold.
-
-    Args:
-        values: By fold.
-        share: Test people for each training person.
-    """
-    found = interval(list(values.items()), share)
-    if found.sets < 2:
-        return Value(found.mean, found.mean, found.mean)
-    return Value(found.mean, found.low, found.high)
-
-
-def around(value: float, draws: Sequence[float]) -> Value:
-    """A 95 % interval from replicates, moved by their mean error: drawing people again adds to a |correlation|."""
-    low, high = np.quantile(draws, [0.025, 0.975]) - (np.mean(draws) - value)
-    return Value(value, float(low), float(high))
-
-
-def rounded(content: Any) -> Any:
-    """Plain values whose numbers have six significant digits."""
-    if isinstance(content, Mapping):
-        return {key: rounded(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [rounded(value) for value in content]
-    return float(f"{content:.{DIGITS}g}") if isinstance(content, float) else content
-
-
-def _line(content: Mapping[str, Any]) -> Line:
+def _read_line(content: Mapping[str, Any]) -> Line:
     return Line(
         content["batch"],
         content["arm"],

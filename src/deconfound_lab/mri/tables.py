@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from deconfound_lab.cohort.people import GROUPS
-from deconfound_lab.harness.sheet import Table
-from deconfound_lab.mri.results import OURS, Line, Results, Trial, Value
+from deconfound_lab.harness import Table
+from deconfound_lab.harness.estimates import Value
+from deconfound_lab.mri.results import OURS, Line, Results
 
 CONFOUND_TITLES = {"age": "Age corr", "sex": "Sex corr", "site": "Site corr"}
 Measure = Callable[[Line], Value]
@@ -30,19 +31,15 @@ def arms_table(results: Results) -> Table:
         made = results.arms[arm]
         options = ", ".join(f"{name} {value}" for name, value in made["options"].items())
         places, norms = (", ".join(f"`{name}`" for name in made[key]) or "–" for key in ("at", "layer_norm"))
-        rows.append([results.title(arm), f"`{made['method']}`", "–" if made["method"] == "none" else places, norms,
-                     options or "–"])  # fmt: skip
+        where = "–" if made["method"] == "none" else places
+        rows.append([results.title(arm), f"`{made['method']}`", where, norms, options or "–"])
     return Table(["arm", "method", "places", "LayerNorm after", "options"], rows)
 
 
-def table_two(results: Results, bold: str = "**") -> Table:
+def table_two(results: Results) -> Table:
     """Table 2 in the paper's layout, with the correlations within groups and the accuracy on independent people.
 
     The best arm of each row is bold; intervals of 95 % stand in brackets; a dash stands where nothing is trained.
-
-    Args:
-        results: The results.
-        bold: What stands on both sides of the best.
     """
     arms = results.present
     rows: list[list[str]] = []
@@ -52,115 +49,83 @@ def table_two(results: Results, bold: str = "**") -> Table:
             folds = [f"{len(line.trials)} of {results.plan['run_folds']}" if line else "–" for line in lines]
             rows.append([str(batch), "folds trained", *folds, "", ""])
         for title, measure, truth, limit, percent in _measures(results):
-            rows.append([str(batch), title, *_cells([measure(line) if line else None for line in lines], percent, bold),
-                         truth, limit])  # fmt: skip
+            values = [measure(line) if line else None for line in lines]
+            rows.append([str(batch), title, *_cells(values, percent), truth, limit])
     return Table(["batch", "measure", *map(results.title, arms), "true labels", "best or chance"], rows)
 
 
 def _measures(results: Results) -> list[tuple[str, Measure, str, str, bool]]:
     """Title, measure, value of the true labels, best or chance value, and whether it is an accuracy."""
     marginal = [
-        (f"{title} ↓", _marginal(name), f"{results.truth[name]:.3f}", "", False)
+        (f"{title} ↓", lambda line, name=name: line.marginal(name), f"{results.truth[name]:.3f}", "", False)
         for name, title in CONFOUND_TITLES.items()
     ]
     within = [
-        (f"{title} within groups ↓", _within(name), "0", f"{results.chance[name]:.3f}", False)
+        (
+            f"{title} within groups ↓",
+            lambda line, name=name: line.within[name],
+            "0",
+            f"{results.chance[name]:.3f}",
+            False,
+        )
         for name, title in CONFOUND_TITLES.items()
     ]
+    chance = f"{results.mean_chance:.3f}"
     return [
         *marginal,
         ("Accuracy ↑", lambda line: line.accuracy, "", f"{results.ceiling_with_confounds:.1%}", True),
         *within,
-        ("mean of the three within groups ↓", lambda line: line.within_mean, "0", f"{mean_chance(results):.3f}", False),
+        ("mean of the three within groups ↓", lambda line: line.within_mean, "0", chance, False),
         ("Accuracy, independent ↑", lambda line: line.independent, "", f"{results.ceiling:.1%}", True),
     ]
 
 
-def mean_chance(results: Results) -> float:
-    """The mean of the three correlations within groups of random scores."""
-    return sum(results.chance.values()) / len(results.chance)
-
-
-def _marginal(name: str) -> Measure:
-    return lambda line: line.marginal(name)
-
-
-def _within(name: str) -> Measure:
-    return lambda line: line.within[name]
-
-
-def _cells(values: Sequence[Value | None], percent: bool, bold: str) -> list[str]:
+def _cells(values: Sequence[Value | None], percent: bool) -> list[str]:
     best = (max if percent else min)(value.mean for value in values if value)
-    return ["–" if value is None else _cell(value, percent, bold if value.mean == best else "") for value in values]
-
-
-def _cell(value: Value, percent: bool, bold: str) -> str:
     form = ".1%" if percent else ".3f"
-    shown = f"{bold}{value.mean:{form}}{bold}"
-    return shown if value.low == value.high else f"{shown} ({value.low:{form}} to {value.high:{form}})"
+    shown = []
+    for value in values:
+        mean, _, rest = "–".partition(" ") if value is None else value.shown(form).partition(" ")
+        strong = f"**{mean}**" if value is not None and value.mean == best else mean
+        shown.append(f"{strong} {rest}" if rest else strong)
+    return shown
 
 
-def table_three(results: Results, bold: str = "**") -> Table:
-    """Ours against each other arm, paired over folds: where it is behind, the table says so.
-
-    Args:
-        results: The results.
-        bold: What stands on both sides of "behind".
-    """
+def table_three(results: Results) -> Table:
+    """Ours against each other arm, paired over folds: where it is behind, the table says so."""
     rows = []
     for batch in results.batches:
         ours = results.find(batch, OURS)
         for arm in results.present:
             theirs = results.find(batch, arm)
-            if arm == OURS or ours is None or theirs is None or not _both(ours, theirs):
+            if arm == OURS or ours is None or theirs is None:
                 continue
-            accuracy, left = (ours.minus(theirs, measure) for measure in (_independent, _left))
-            rows.append([
-                str(batch), results.title(arm), _difference(accuracy, 100, 1), verdict(accuracy, 1, bold),
-                _difference(left, 1, 3), verdict(left, -1, bold),
-            ])  # fmt: skip
+            accuracy = ours.minus(theirs, lambda trial: trial.independent)
+            left = ours.minus(theirs, lambda trial: trial.within_mean)
+            if accuracy is not None and left is not None:
+                more = [accuracy.shown("+.1f", 100), verdict(accuracy, 1), left.shown("+.3f"), verdict(left, -1)]
+                rows.append([str(batch), results.title(arm), *more])
     name = results.title(OURS) if OURS in results.arms else OURS
-    return Table(
-        ["batch", "against", "accuracy, independent: points more", f"{name} is",
-         "mean correlation within groups: more", f"{name} is"],
-        rows,
-    )  # fmt: skip
+    measures = ["accuracy, independent: points more", "mean correlation within groups: more"]
+    return Table(["batch", "against", measures[0], f"{name} is", measures[1], f"{name} is"], rows)
 
 
-def _independent(trial: Trial) -> float:
-    return trial.independent
-
-
-def _left(trial: Trial) -> float:
-    return trial.within_mean
-
-
-def _both(ours: Line, theirs: Line) -> bool:
-    return bool({trial.fold for trial in ours.trials} & {trial.fold for trial in theirs.trials})
-
-
-def _difference(value: Value, scale: float, digits: int) -> str:
-    mean, low, high = (f"{scale * each:+.{digits}f}" for each in (value.mean, value.low, value.high))
-    return mean if value.low == value.high else f"{mean} ({low} to {high})"
-
-
-def verdict(value: Value, sign: int, bold: str = "**") -> str:
+def verdict(value: Value, sign: int) -> str:
     """Whether a difference is to our credit, and whether its interval leaves that open.
 
     Args:
         value: Ours minus theirs.
         sign: 1 where more is better, -1 where less is.
-        bold: What stands on both sides of "behind".
     """
-    word = "level" if value.mean == 0 else ("ahead" if sign * value.mean > 0 else f"{bold}behind{bold}")
-    if value.low == value.high:
+    word = "level" if value.mean == 0 else ("ahead" if sign * value.mean > 0 else "**behind**")
+    if value.single:
         return f"{word} (one fold)"
-    return f"{word} (interval holds 0)" if value.low <= 0 <= value.high and value.mean != 0 else word
+    return f"{word} (interval includes 0)" if value.low <= 0 <= value.high and value.mean != 0 else word
 
 
 def not_first(results: Results) -> list[str]:
     """Where another arm is better than ours at a batch size, a sentence each."""
-    told = []
+    sentences = []
     for batch in results.batches:
         ours = results.find(batch, OURS)
         if ours is None:
@@ -176,15 +141,13 @@ def not_first(results: Results) -> list[str]:
             if line.within_mean.mean < ours.within_mean.mean
         }
         head = f"Batch {batch}: {results.title(OURS)} is not first in"
-        if above:
-            told.append(
-                f"{head} accuracy on independent people: {ours.independent.mean:.1%}, {_named(results, above)}."
-            )
-        if below:
-            told.append(
-                f"{head} mean correlation within groups: {ours.within_mean.mean:.3f}, {_named(results, below)}."
-            )
-    return told
+        for what, own, better in (
+            ("accuracy on independent people", f"{ours.independent.mean:.1%}", above),
+            ("mean correlation within groups", f"{ours.within_mean.mean:.3f}", below),
+        ):
+            if better:
+                sentences.append(f"{head} {what}: {own}, {_named(results, better)}.")
+    return sentences
 
 
 def _named(results: Results, values: Mapping[str, str]) -> str:
@@ -193,24 +156,19 @@ def _named(results: Results, values: Mapping[str, str]) -> str:
 
 def gaps(results: Results) -> list[str]:
     """What of the plan is not trained or has failed, a sentence each."""
-    told = []
+    sentences = []
     missing = results.missing()
     for batch in results.plan["batch_sizes"]:
         here = {arm: folds for (size, arm), folds in missing.items() if size == batch}
-        if not here:
-            continue
-        if batch not in results.batches:
-            told.append(f"Batch {batch} is not trained yet.")
+        if here and batch not in results.batches:
+            sentences.append(f"Batch {batch} is not trained yet.")
             continue
         alike: dict[tuple[int, ...], list[str]] = {}
         for arm, folds in here.items():
             alike.setdefault(tuple(folds), []).append(results.title(arm))
         for left, titles in alike.items():
             who = "all arms" if len(titles) == len(results.plan["arms"]) else ", ".join(titles)
-            which = f"fold {left[0]} of {who} is" if len(left) == 1 else f"folds {_numbers(left)} of {who} are"
-            told.append(f"Batch {batch}: {which} not trained yet.")
-    return told + [f"Failed: {name}: {text}" for name, text in results.failures.items()]
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
+            numbers = ", ".join(map(str, left))
+            which = f"fold {numbers} of {who} is" if len(left) == 1 else f"folds {numbers} of {who} are"
+            sentences.append(f"Batch {batch}: {which} not trained yet.")
+    return sentences + [f"Failed: {name}: {text}" for name, text in results.failures.items()]

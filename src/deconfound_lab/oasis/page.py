@@ -1,58 +1,94 @@
-"""The report of the OASIS-1 experiment: a page, the figure, and the tables as Markdown."""
+"""The page of the OASIS-1 experiment, from `results.json` alone: figure, scores, W-scores and the audit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deconfound.data.files import write_bytes, write_text
-from deconfound_lab.harness.sheet import Figure, Section, sheet
-from deconfound_lab.oasis.drawing import draw
-from deconfound_lab.oasis.results import OLD
-from deconfound_lab.oasis.tables import audit_table, lines_of, score_table, sentence
+from deconfound_lab.harness import Figure, Page, Section
+from deconfound_lab.harness.page import png, settings, tidy
+from deconfound_lab.harness.provenance import made_by
+from deconfound_lab.oasis.measures import OLD, Line
+from deconfound_lab.oasis.tables import TO_BEAT, audit_table, lines_of, score_table, sentence, title
 
-_FIGURE = (
+FIGURE = (
     f"Above: what each score is worth among people of {OLD} and older (dashed: to be beaten; dotted: chance) and its "
     "correlation with age within controls, with 95 % intervals. Below: mean ± sd of the score of controls in bands of "
     "age; a score free of age is flat."
 )
-_TRAINED = "Each score as its method leaves it. In brackets the 95 % interval of people drawn again."
-_AFTERWARDS = (
-    "The same networks, and then each score as a z-score among controls of the same age and sex. What is usual at an "
-    "age, mean and spread, is learned from training controls, each scored by a network that had not seen this person."
+TRAINED = "Each score as its method leaves it. In brackets the 95 % interval by bootstrap over people."
+W_SCORES = (
+    "The same networks, each score standardised by the location and scale of controls of the same age and sex. Both "
+    "are fitted to training controls, each scored by a network that had not seen this person."
 )
-_AUDIT = "What is left of age and sex within diagnoses, by `dc.audit`."
+AUDIT = "What is left of age and sex within diagnoses, by `dc.audit`."
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = {False: "#0072B2", True: "#D55E00"}
 
 
-def sections(results: Mapping[str, Any], figure: bytes) -> list[Section]:
+def make_page(results: Mapping[str, Any], modules: Sequence[str]) -> Page:
     """What the results hold."""
-    return [
-        Section("Scores and age", _FIGURE, Figure(figure, "AUC and correlation with age of every score")),
-        Section("As trained", _TRAINED, score_table(lines_of(results, False))),
-        Section("Beside controls of the same age and sex", _AFTERWARDS, score_table(lines_of(results, True))),
-        Section("Audit", _AUDIT, audit_table(results)),
+    figure = Figure("figure.png", draw(results), "AUC and correlation with age of every score")
+    shown = [
+        Section("Scores and age", FIGURE, figure),
+        Section("As trained", TRAINED, score_table(lines_of(results, False))),
+        Section("W-scores", W_SCORES, score_table(lines_of(results, True))),
+        Section("Audit", AUDIT, audit_table(results)),
     ]
+    sources = results["provenance"]
+    counts = ", ".join(f"{count} {name}" for name, count in results["counts"].items())
+    made = [f"OASIS-1: {counts}.", *made_by(sources, ["Trainings"] * len(sources), modules), settings(results["plan"])]
+    return Page("Real scans", "Dementia without age", sentence(results), shown, made)
 
 
-def write_report(results: Mapping[str, Any], folder: Path) -> Path:
-    """Write `figure.png`, `tables.md` and `report.html` beside `results.json`; returns the page's path."""
-    figure = draw(results)
-    shown = sections(results, figure)
-    write_bytes(folder / "figure.png", figure)
-    tables = [f"## {s.title}\n\n{s.lead}\n\n{s.content.markdown()}" for s in shown if not isinstance(s.content, Figure)]
-    write_text(folder / "tables.md", "\n\n".join(tables) + "\n")
-    page = sheet("Real scans", "Dementia without age", sentence(results), shown, _made(results))
-    write_text(folder / "report.html", page)
-    return folder / "report.html"
+def draw(results: Mapping[str, Any]) -> bytes:
+    """AUC in older people and correlation with age, with intervals; below, the score of controls against age."""
+    from matplotlib.figure import Figure as Drawing
+
+    lines = [line for line in lines_of(results) if line.arm != "age"]
+    arms = list(dict.fromkeys(line.arm for line in lines))
+    columns = min(4, len(arms))
+    rows = -(-len(arms) // columns)
+    drawing = Drawing(figsize=(12, 0.38 * len(arms) + 2.1 * rows + 1.6), layout="constrained")
+    parts: Any = drawing.subfigures(2, 1, height_ratios=[0.38 * len(arms) + 1.2, 2.1 * rows])
+    upper, lower = parts
+    left, right = upper.subplots(1, 2, sharey=True)
+    _forest(left, lines, arms, "auc_old", f"AUC, people of {OLD} and older", (TO_BEAT, 0.5))
+    _forest(right, lines, arms, "r_age", "correlation with age within controls", (0.0,))
+    left.set_yticks(range(len(arms)), [title(arm) for arm in arms])
+    left.set_ylim(len(arms) - 0.5, -0.5)
+    handles, labels = right.get_legend_handles_labels()
+    upper.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    panels: Any = lower.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for number, panel in enumerate(panels.flat):
+        panel.set_visible(number < len(arms))
+        if number < len(arms):
+            _curves(panel, [line for line in lines if line.arm == arms[number]], title(arms[number]))
+    lower.supxlabel("age", fontsize=10)
+    lower.supylabel("score of controls, in sd", fontsize=10)
+    return png(drawing)
 
 
-def _made(results: Mapping[str, Any]) -> list[str]:
-    source, counts = results["provenance"], results["counts"]
-    packages = ", ".join(f"{name} {version}" for name, version in source["packages"].items())
-    return [
-        "OASIS-1: " + ", ".join(f"{count} {name}" for name, count in counts.items()) + ".",
-        f"deconfound {source['deconfound']} (commit {source['commit']}) on {source['device']}, Python "
-        f"{source['python']}, {packages}. Command: {source['command']}",
-        "Plan: " + ", ".join(f"{name} {value}" for name, value in results["plan"].items()),
-    ]
+def _forest(axis: Any, lines: list[Line], arms: list[str], measure: str, name: str, marks: tuple[float, ...]) -> None:
+    for w_score, label in ((False, "as trained"), (True, "W-score: standardised by controls of the same age and sex")):
+        mine = [line for line in lines if line.w_score == w_score]
+        values = [getattr(line, measure) for line in mine]
+        heights = [arms.index(line.arm) + (0.14 if w_score else -0.14) for line in mine]
+        ends = [[v.mean - v.low for v in values], [v.high - v.mean for v in values]]
+        colour = COLOURS[w_score]
+        axis.errorbar([v.mean for v in values], heights, xerr=ends, fmt="o", ms=4, lw=1.2, color=colour, label=label)
+    for number, mark in enumerate(marks):
+        axis.axvline(mark, color="#444444", linewidth=1, linestyle=":" if number else "--")
+    axis.set_title(name, fontsize=11)
+    tidy(axis, "x")
+
+
+def _curves(axis: Any, lines: list[Line], name: str) -> None:
+    for line in lines:
+        colour = COLOURS[line.w_score]
+        ages, means, sds = ([band[key] for band in line.curve] for key in ("age", "mean", "sd"))
+        axis.plot(ages, means, "o-", ms=3, lw=1.4, color=colour)
+        low, high = ([m + sign * s for m, s in zip(means, sds, strict=True)] for sign in (-1, 1))
+        axis.fill_between(ages, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.set_title(name, fontsize=9)
+    tidy(axis)

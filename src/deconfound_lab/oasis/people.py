@@ -13,10 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.data.files import write_bytes
-from deconfound.data.scans import open_scans
+from deconfound.data import open_scans, write_bytes
 from deconfound.errors import RunError, TableError
-from deconfound_lab.mri.fold import Task, Volumes
+from deconfound_lab.mri.training import Question, Volumes
 
 EDGE = 64
 COLUMNS = ("age", "sex", "dementia", "person")
@@ -91,22 +90,22 @@ def _read_file(path: Path) -> Scanned:
         raise RunError(f"{path} must be a file of scans that write_people made; got {error}.") from error
 
 
-def on_device(people: Scanned, size: int, device: torch.device, task: Task) -> Volumes:
+def on_device(people: Scanned, size: int, device: torch.device, question: Question) -> Volumes:
     """The volumes at the size that is trained on, the empty margin that all scans share cut off.
 
     Args:
         people: Everyone.
         size: Edge of the volumes.
         device: Where they go.
-        task: What is removed and what is predicted.
+        question: What is removed and what is predicted.
     """
     kind = torch.float16 if device.type == "cuda" else torch.float32
     box = _box(people.volumes)
     parts = [_sized(people.volumes[rows][box], size, device).to(kind) for rows in np.array_split(
         np.arange(len(people)), max(1, len(people) // 32)
     )]  # fmt: skip
-    target = torch.from_numpy(people.table["dementia"]).float()[:, None].to(device)
-    return Volumes(torch.cat(parts), dict(people.table), target, task, target[:, 0] == 0)
+    controls = torch.from_numpy(people.table["dementia"] == 0).to(device)
+    return Volumes(torch.cat(parts), dict(people.table), question, controls)
 
 
 def _box(volumes: NDArray[np.uint8]) -> tuple[slice, ...]:

@@ -6,13 +6,12 @@ import difflib
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deconfound.design.terms import Spline, Term
+from deconfound.design import Spline
 from deconfound.errors import OptionError
-from deconfound.networks.resnet3d import Halving
-from deconfound_lab.mri.fold import Task
+from deconfound.networks import Halving
 from deconfound_lab.mri.plan import ARMS as MRI_ARMS
-from deconfound_lab.mri.plan import Arm
-from deconfound_lab.mri.plan import Plan as MriPlan
+from deconfound_lab.mri.plan import Arm, Network
+from deconfound_lab.mri.training import Question
 from deconfound_lab.oasis.augment import Augment
 
 BEFORE = ("fc1", "fc2", "fc3")
@@ -80,24 +79,17 @@ class Plan:
             raise OptionError("\n".join(faults))
 
     @property
-    def task(self) -> Task:
+    def question(self) -> Question:
         """Dementia, without age and sex."""
-        age: str | Term = Spline("age", self.age_df) if self.age_df > 1 else "age"
-        return Task((age, "sex"), ("dementia",), None)
+        age = Spline("age", self.age_df) if self.age_df > 1 else "age"
+        return Question((age, "sex"), ("dementia",), ("age", "sex"), None)
 
     @property
-    def training(self) -> MriPlan:
-        """What the trainer of the MRI experiment reads."""
-        return MriPlan(
-            size=self.size,
-            filters=self.filters,
-            halving=self.halving,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            gamma=self.gamma,
-        )
+    def network(self) -> Network:
+        """What is trained."""
+        return Network(self.size, self.filters, self.halving)
 
-    def cells(self) -> list[tuple[int, str, int]]:
+    def trainings(self) -> list[tuple[int, str, int]]:
         """Every training: member, arm and fold; all folds of all arms have one member before any has two."""
         return [(m, arm, fold) for m in range(self.members) for arm in self.arms for fold in range(self.folds)]
 

@@ -1,4 +1,4 @@
-"""One score per person from the networks of an arm: members averaged, and set beside people of the same age or not."""
+"""One score per person from the networks of an arm: members averaged, as trained and as a W-score."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.design import Design
-from deconfound_lab.oasis.member import Outcome
+from deconfound_lab.mri.training import Volumes
 from deconfound_lab.oasis.plan import Plan
+from deconfound_lab.oasis.training import divide
 
-Cells = Mapping[tuple[int, str, int], Outcome]
-Table = Mapping[str, NDArray[Any]]
+Member = Mapping[str, Any]
+"""What `train_member` gives."""
+
+Members = Mapping[tuple[int, str, int], Member]
+"""By member, arm and fold."""
+
+Columns = Mapping[str, NDArray[Any]]
+# Ridge penalties as shares of the largest eigenvalue: from next to nothing to nearly a constant.
+PENALTIES = np.logspace(-5, 1, 25)
 
 
 @dataclass(frozen=True)
@@ -22,15 +30,15 @@ class Scores:
     """What an arm says of each person, who was in no training of the networks that say it.
 
     Attributes:
-        trained: The mean score of the members as the method leaves them.
-        afterwards: The mean score as a z-score among controls of the same age and sex; what is usual at an age is
-            learned from the training controls, each scored by the member that left this person out.
+        trained: The mean score of the members as the method leaves them, refitted.
+        w_score: The mean score before the refit, standardised by the location and scale of controls of the same age
+            and sex: those of the training folds, each scored by the member that left this person out.
         features: The members' last hidden features side by side.
         seconds: Mean time of a training.
     """
 
     trained: NDArray[np.float64]
-    afterwards: NDArray[np.float64]
+    w_score: NDArray[np.float64]
     features: NDArray[np.float64]
     seconds: float
 
@@ -56,7 +64,7 @@ class People:
         return averaged
 
 
-def people_of(table: Table, fold: NDArray[np.intp]) -> People:
+def people_of(table: Columns, fold: NDArray[np.intp]) -> People:
     """The people of the scans; `fold` is the test fold of each scan."""
     _, first, of_scan = np.unique(table["person"], return_index=True, return_inverse=True)
     rows = {name: np.asarray(table[name])[first] for name in ("sex", "dementia")}
@@ -65,48 +73,49 @@ def people_of(table: Table, fold: NDArray[np.intp]) -> People:
     return people
 
 
-def fold_of_scans(cells: Cells, plan: Plan, arm: str, scans: int) -> NDArray[np.intp]:
+def fold_of_scans(plan: Plan, table: Columns) -> NDArray[np.intp]:
     """The test fold of each scan."""
-    fold = np.full(scans, -1, dtype=np.intp)
+    fold = np.full(len(table["age"]), -1, dtype=np.intp)
     for number in range(plan.folds):
-        fold[cells[0, arm, number].test_rows] = number
+        fold[divide(plan, table, number, 0).test] = number
     return fold
 
 
-def score(cells: Cells, plan: Plan, arm: str, table: Table, people: People) -> Scores:
+def score(members: Members, plan: Plan, arm: str, table: Columns, people: People) -> Scores:
     """Average the members of each fold, each on the scale of the scans that it left out."""
-    scans, width = len(people.of_scan), cells[0, arm, 0].features.shape[1]
-    trained, afterwards = np.zeros(scans), np.zeros(scans)
+    scans, width = len(people.of_scan), members[0, arm, 0]["features"].shape[1]
+    trained, w_score = np.zeros(scans), np.zeros(scans)
     features = np.zeros((scans, plan.members * width))
     for fold in range(plan.folds):
-        mine = [cells[member, arm, fold] for member in range(plan.members)]
-        test = mine[0].test_rows
-        trained[test] = np.mean([_scaled(each, each.test) for each in mine], axis=0)
-        raw = np.mean([_scaled(each, each.raw) for each in mine], axis=0)
-        held_rows = np.concatenate([each.held_rows for each in mine])
-        held = np.concatenate([_scaled(each, each.held) for each in mine])
-        usual = norm(plan, table, held_rows, held, test)
-        afterwards[test] = (raw - usual.mean) / usual.spread
-        features[test] = np.concatenate([each.features for each in mine], axis=1)
-    seconds = float(np.mean([cells[m, arm, f].seconds for m in range(plan.members) for f in range(plan.folds)]))
-    return Scores(people.mean(trained), people.mean(afterwards), people.mean(features), seconds)
+        mine = [members[member, arm, fold] for member in range(plan.members)]
+        test = mine[0]["test_rows"]
+        trained[test] = np.mean([_scaled(each, "test") for each in mine], axis=0)
+        unrefitted = np.mean([_scaled(each, "unrefitted") for each in mine], axis=0)
+        held_out_rows = np.concatenate([each["held_out_rows"] for each in mine])
+        held_out = np.concatenate([_scaled(each, "held_out") for each in mine])
+        controls = norm(plan, table, held_out_rows, held_out, test)
+        w_score[test] = (unrefitted - controls.location) / controls.scale
+        features[test] = np.concatenate([each["features"] for each in mine], axis=1)
+    each_second = [members[m, arm, f]["seconds"] for m in range(plan.members) for f in range(plan.folds)]
+    means = (people.mean(values) for values in (trained, w_score, features))
+    return Scores(*means, float(np.mean(each_second)))
 
 
 @dataclass(frozen=True)
 class Norm:
-    """What is usual for controls of each row's age and sex.
+    """Location and scale of the scores of controls of each row's age and sex.
 
     Attributes:
-        mean: Of the score.
-        spread: Its standard deviation; scores of older people differ more.
+        location: The mean.
+        scale: The standard deviation; scores of older people differ more.
     """
 
-    mean: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    location: NDArray[np.float64]
+    scale: NDArray[np.float64]
 
 
-def norm(plan: Plan, table: Table, rows: NDArray[Any], values: NDArray[Any], at: NDArray[Any]) -> Norm:
-    """The mean of a score by age and sex, and its spread by age: least squares on the controls among `rows`.
+def norm(plan: Plan, table: Columns, rows: NDArray[Any], values: NDArray[Any], at: NDArray[Any]) -> Norm:
+    """Location by age and sex, and scale by age: least squares on the controls among `rows`.
 
     Args:
         plan: Says how age enters.
@@ -117,24 +126,72 @@ def norm(plan: Plan, table: Table, rows: NDArray[Any], values: NDArray[Any], at:
     """
     controls = np.asarray(table["dementia"])[rows] == 0
     rows, values = rows[controls], values[controls]
-    columns = {name: np.asarray(table[name]) for name in plan.task.confound_columns}
-    design = Design(confounds=list(plan.task.confounds)).fit({name: known[rows] for name, known in columns.items()})
-    known, wanted = (
-        np.column_stack(
-            [np.ones(len(each)), design.encode({name: c[each] for name, c in columns.items()}, dtype=np.float64)]
-        )
-        for each in (rows, at)
-    )
-    beta = np.linalg.lstsq(known, values, rcond=None)[0]
-    away = np.abs(values - known @ beta)
+    question = plan.question
+    columns = {name: np.asarray(table[name]) for name in question.columns}
+    design = Design(confounds=list(question.confounds)).fit({name: column[rows] for name, column in columns.items()})
+
+    def encoded(some: NDArray[Any]) -> NDArray[np.float64]:
+        known = {name: column[some] for name, column in columns.items()}
+        return np.column_stack([np.ones(len(some)), design.encode(known, dtype=np.float64)])
+
+    beta = np.linalg.lstsq(encoded(rows), values, rcond=None)[0]
+    away = np.abs(values - encoded(rows) @ beta)
     slope, start = np.polyfit(columns["age"][rows], away, 1)
     # The line may not fall to nothing, and the mean of |z| is √(2 / π).
-    spread = np.maximum(start + slope * columns["age"][at], away.mean() / 2) * np.sqrt(np.pi / 2)
-    return Norm(wanted @ beta, np.where(spread > 1e-9, spread, 1.0))
+    scale = np.maximum(start + slope * columns["age"][at], away.mean() / 2) * np.sqrt(np.pi / 2)
+    return Norm(encoded(at) @ beta, np.where(scale > 1e-9, scale, 1.0))
 
 
-def _scaled(outcome: Outcome, logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Logits with the mean and spread of the held-out scans taken out: members' logits are of different size."""
-    spread = float(outcome.held.std())
-    scaled: NDArray[np.float64] = (logits.astype(np.float64) - outcome.held.mean()) / (spread if spread > 0 else 1.0)
+def _scaled(member: Member, which: str) -> NDArray[np.float64]:
+    """Logits with mean and sd of the held-out scans taken out: members' logits are of different size."""
+    spread = float(member["held_out"].std())
+    logits = member[which].astype(np.float64)
+    scaled: NDArray[np.float64] = (logits - member["held_out"].mean()) / (spread if spread > 0 else 1.0)
     return scaled
+
+
+def linear_members(plan: Plan, volumes: Volumes) -> dict[tuple[int, str, int], Member]:
+    """A linear model in the place of the network: ridge regression on all voxels, as an arm called "linear"."""
+    images = volumes.images.float().flatten(1).cpu().numpy().astype(np.float64)
+    products = images @ images.T  # all that a ridge regression needs to know of so many voxels
+    target = volumes.target[:, 0].cpu().numpy().astype(np.float64)
+    found: dict[tuple[int, str, int], Member] = {}
+    for member in range(plan.members):
+        for number in range(plan.folds):
+            fold = divide(plan, volumes.table, number, member)
+            scores = ridge_scores(products, target, fold.train).astype(np.float32)
+            test = scores[fold.test]
+            found[member, "linear", number] = {
+                "held_out_rows": fold.validation, "held_out": scores[fold.validation], "test_rows": fold.test,
+                "test": test, "unrefitted": test, "features": np.empty((len(test), 0), np.float32), "seconds": 0.0,
+            }  # fmt: skip
+    return found
+
+
+def ridge_scores(products: NDArray[Any], target: NDArray[Any], train: NDArray[Any]) -> NDArray[np.float64]:
+    """Scores of all rows by ridge regression on some; its penalty has the least leave-one-out error on these.
+
+    Args:
+        products: `X Xᵀ` of all rows.
+        target: One value per row.
+        train: The rows that are learned from.
+    """
+    own = products[np.ix_(train, train)]
+    means = own.mean(axis=0)
+    centred = own - means - means[:, None] + means.mean()
+    values, vectors = np.linalg.eigh(centred)
+    values = np.maximum(values, 0)
+    outcome = target[train] - target[train].mean()
+    along = vectors.T @ outcome
+    best: tuple[float, NDArray[Any]] = (np.inf, outcome)
+    for penalty in PENALTIES * values[-1]:
+        weights = vectors @ (along / (values + penalty))
+        # A residual is penalty · weight, and 1 − leverage what divides it, with the mean's own leverage of 1 / n.
+        rest = penalty * (vectors**2 / (values + penalty)).sum(axis=1) - 1 / len(train)
+        error = float(np.mean((penalty * weights / rest) ** 2))
+        if error < best[0]:
+            best = (error, weights)
+    rows = products[:, train]
+    rows = rows - rows.mean(axis=1, keepdims=True) - means + means.mean()
+    found: NDArray[np.float64] = rows @ best[1]
+    return found

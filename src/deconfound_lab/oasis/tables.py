@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deconfound_lab.harness.sheet import Table
+from deconfound_lab.harness import Table
+from deconfound_lab.harness.estimates import Value
+from deconfound_lab.oasis.measures import OLD, Line
 from deconfound_lab.oasis.plan import ARMS
-from deconfound_lab.oasis.results import OLD, Line, Value
 
 # What a linear model on components has among people of 60 and older: the score to beat, and how free of age is free.
 TO_BEAT, FREE = 0.66, 0.1
@@ -19,22 +20,16 @@ def title(arm: str) -> str:
     return others[arm] if arm in others else ARMS[arm].title
 
 
-def lines_of(results: Mapping[str, Any], afterwards: bool | None = None) -> list[Line]:
-    """The lines of `results.json`; those with or without a correction afterwards, if asked."""
+def lines_of(results: Mapping[str, Any], w_score: bool | None = None) -> list[Line]:
+    """The lines of `results.json`; the W-scores or the others, if asked."""
     lines = [Line.from_dict(plain) for plain in results["lines"]]
-    return [line for line in lines if afterwards is None or line.afterwards == afterwards]
+    return [line for line in lines if w_score is None or line.w_score == w_score]
 
 
 def score_table(lines: list[Line]) -> Table:
     """How well each score tells dementia from control, and what it holds of age and sex within controls."""
-    head = [
-        "",
-        "AUC, everyone",
-        f"AUC, {OLD} and older",
-        "r with age, controls",
-        f"r with age, controls, {OLD} and older",
-    ]
-    head += ["dcor² with age, controls", "r with sex, controls"]
+    head = ["", "AUC, everyone", f"AUC, {OLD} and older", "r with age, controls"]
+    head += [f"r with age, controls, {OLD} and older", "dcor² with age, controls", "r with sex, controls"]
     rows = []
     for line in lines:
         values = [line.auc, line.auc_old, line.r_age, line.r_age_old]
@@ -50,32 +45,31 @@ def audit_table(results: Mapping[str, Any]) -> Table:
         found = _row(results, verdict)
         numbers = [found[name] for name in ("value", "low", "high", "p")]
         value, low, high, p = ("–" if number is None else f"{number:.3f}" for number in numbers)
-        where = "hidden features" if verdict["space"] == "features" else f"score{' ' + after if after else ''}"
-        said = [where, verdict["confound"], verdict["headline"], f"{value} ({low} to {high})", p]
-        rows.append([title(arm), *said])
+        where = "hidden features" if verdict["space"] == "features" else after or "score"
+        rows.append([title(arm), where, verdict["confound"], verdict["headline"], f"{value} ({low} to {high})", p])
     order = {arm: number for number, arm in enumerate(dict.fromkeys(row[0] for row in rows))}
-    rows.sort(key=lambda row: (order[row[0]], row[1] != "score", row[1]))
+    rows.sort(key=lambda row: (order[row[0]], ("score", "hidden features", "W-score").index(row[1])))
     return Table(["", "in", "confound", "verdict", "dcor² within diagnoses", "p"], rows)
 
 
 def sentence(results: Mapping[str, Any]) -> str:
     """The finding in few words, from the numbers alone."""
     lines = [line for line in lines_of(results) if line.arm != "age"]
-    plain = next((line for line in lines if line.arm == "baseline" and not line.afterwards), None)
+    plain = next((line for line in lines if line.arm == "baseline" and not line.w_score), None)
     reached = [line for line in lines if line.auc_old.mean > TO_BEAT and abs(line.r_age.mean) < FREE]
-    said = ""
+    opening = ""
     if plain is not None:
-        said = (
+        opening = (
             f"The plain network has AUC {plain.auc_old.mean:.2f} among people of {OLD} and older, and its score goes "
             f"with age within controls (r = {plain.r_age.mean:.2f}). "
         )
     bar = f"AUC {TO_BEAT} among people of {OLD} and older with |r| below {FREE}"
     if not reached:
-        return f"{said}No score beats {bar}."
+        return f"{opening}No score beats {bar}."
     best = max(reached, key=lambda line: line.auc_old.mean)
-    how = ", beside controls of the same age and sex" if best.afterwards else ""
+    how = " as a W-score" if best.w_score else ""
     return (
-        f"{said}{len(reached)} of {len(lines)} scores beat {bar}; the best of them is {title(best.arm)}{how}: AUC "
+        f"{opening}{len(reached)} of {len(lines)} scores beat {bar}; the best of them is {title(best.arm)}{how}: AUC "
         f"{best.auc_old.mean:.2f}, r = {best.r_age.mean:.2f}."
     )
 

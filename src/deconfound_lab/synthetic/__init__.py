@@ -1,1 +1,1 @@
-"""The paper's synthetic experiment (Section 3.1): every method at every batch size, and Figure 2 from the results."""
+"""The paper's synthetic experiment (Section 3.1): images with a known ceiling."""

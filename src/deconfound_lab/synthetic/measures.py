@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
+from deconfound.design import Design
+from deconfound.methods import Method
 from deconfound.metrics import u_distance_correlation_sqr
-from deconfound_lab.synthetic.learner import Learner
-from deconfound_lab.synthetic.problems import Part, encoded
+from deconfound.training import InMemoryTrainer, Samples, predict_in_memory
+from deconfound_lab.synthetic.images import SyntheticImages
 
-CHUNK = 2000
+EVAL_BATCH = 2000
 # Images of each group on which distance correlations are measured.
 MEASURED = 2000
 # Batches on which training mode and eval mode are compared.
 COMPARED = 20
+FEATURES = "fc1"
+"""The first fully connected layer, whose output after normalisation is measured."""
 
 
 @dataclass(frozen=True)
@@ -38,71 +43,52 @@ class Measures:
     correlation: float
 
 
-def measure(learner: Learner) -> dict[str, float]:
-    """Measure the method as it is now, without labels."""
-    problem, device = learner.problem, learner.device
-    tied = problem.tests["tied"]
-    logits, features = _outputs(learner, encoded(tied, problem.design, device, labels=False))
-    free = encoded(problem.tests["independent"], problem.design, device, labels=False)
-    free_logits, _ = _outputs(learner, free)
-    confound = tied.confound.to(device)
-    left, left_logit, correlations = [], [], []
+def measure(made: Method, design: Design, tests: Mapping[str, SyntheticImages]) -> dict[str, float]:
+    """Measure a method as it is now on the test images "tied" and "independent", without their labels."""
+    tied, free = tests["tied"], tests["independent"]
+    logits, features = outputs(made, design, tied)
+    free_logits, _ = outputs(made, design, free)
+    left = dict.fromkeys(("dcor2", "dcor2_logit", "correlation"), 0.0)
     for group in (0, 1):
-        rows = (tied.group == group).nonzero()[:, 0].to(device)
+        rows = (tied.group == group).nonzero()[:, 0]
         some = rows[:MEASURED]
-        left.append(float(u_distance_correlation_sqr(features[some], confound[some])))
-        left_logit.append(float(u_distance_correlation_sqr(logits[some, None], confound[some])))
-        pair = torch.stack([logits[rows], confound[rows, 0]]).double()
-        correlations.append(float(torch.corrcoef(pair)[0, 1].nan_to_num()))
-    return asdict(
-        Measures(
-            accuracy=_accuracy(logits, tied.group.to(device)),
-            accuracy_independent=_accuracy(free_logits, free.target),
-            dcor2=sum(left) / 2,
-            dcor2_logit=sum(left_logit) / 2,
-            correlation=sum(correlations) / 2,
-        )
-    )
+        pair = torch.stack([logits[rows], tied.confound[rows, 0]]).double()
+        left["dcor2"] += float(u_distance_correlation_sqr(features[some], tied.confound[some])) / 2
+        left["dcor2_logit"] += float(u_distance_correlation_sqr(logits[some, None], tied.confound[some])) / 2
+        left["correlation"] += float(torch.corrcoef(pair)[0, 1].nan_to_num()) / 2
+    return asdict(Measures(accuracy(logits, tied.group), accuracy(free_logits, free.group), **left))
 
 
-def gap(learner: Learner) -> float:
+def outputs(made: Method, design: Design, data: SyntheticImages) -> tuple[Tensor, Tensor]:
+    """Logits and the first fully connected layer's output; only the confounds are given, as for a user's new people."""
+    device = next(made.parameters()).device
+    metadata = torch.from_numpy(design.encode(data.columns)).to(device)
+    found = predict_in_memory(made, Samples(data.images.to(device), metadata), EVAL_BATCH, features=FEATURES)
+    assert found.features is not None
+    return found.logits, found.features
+
+
+def accuracy(logits: Tensor, group: Tensor) -> float:
+    """The share of images on the right side of zero."""
+    return float(((logits > 0) == (group > 0.5)).double().mean())
+
+
+def gap(trainer: InMemoryTrainer, train: Samples, batch: int) -> float:
     """How far outputs in training mode lie from those in eval mode, in standard deviations of the logit.
 
     The batches are of the size that was trained with, of training images; whatever a training forward changes is put
     back after each.
     """
-    kept = learner.copied()
-    train, batch = learner.problem.train, learner.cell.batch
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(learner.device)
-    differences, outputs = [], []
+    state, made = trainer.state(), trainer.method
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(train.x.device)
+    differences, still = [], []
     with torch.no_grad():
         for rows in order[: COMPARED * batch].split(batch):
-            learner.method.eval()
-            still = learner.method(train.x[rows], train.metadata[rows])
-            learner.method.train()
-            moving = learner.method(train.x[rows], train.metadata[rows])
-            learner.load(kept)
-            differences.append(moving - still)
-            outputs.append(still)
-    spread = float(torch.cat(outputs).double().std())
+            some = train.batch(rows)
+            made.eval()
+            still.append(made(some.x, some.metadata))
+            made.train()
+            differences.append(made(some.x, some.metadata) - still[-1])
+            trainer.load(state)
+    spread = float(torch.cat(still).double().std())
     return float(torch.cat(differences).double().square().mean().sqrt()) / max(spread, 1e-12)
-
-
-def _accuracy(logits: Tensor, group: Tensor) -> float:
-    return float(((logits > 0) == (group > 0.5)).double().mean())
-
-
-@torch.no_grad()
-def _outputs(learner: Learner, part: Part) -> tuple[Tensor, Tensor]:
-    """Logits, and the first fully connected layer's output after normalisation."""
-    kept: list[Tensor] = []
-    first = learner.method.network.get_submodule("fc1")
-    handle = first.register_forward_hook(lambda module, inputs, output: kept.append(output))
-    learner.method.eval()
-    try:
-        rows = torch.arange(len(part), device=learner.device).split(CHUNK)
-        logits = torch.cat([learner.method(part.x[some], part.metadata[some]) for some in rows])
-    finally:
-        handle.remove()
-        learner.method.train()
-    return logits, torch.cat(kept)

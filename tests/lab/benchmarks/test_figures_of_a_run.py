@@ -9,40 +9,39 @@ import torch
 from torch import nn
 
 import deconfound as dc
-from deconfound_lab.benchmarks import claims, figures, measures, page, store
-from deconfound_lab.benchmarks.run import run
+from deconfound_lab.benchmarks import claims, figures, layers, others, page
+from deconfound_lab.benchmarks.experiment import run
+from deconfound_lab.benchmarks.jobs import rows
 from deconfound_lab.benchmarks.timing import Clock, kept_bytes, ratio
 from tests.test_words import ROOT
 
 
 @pytest.fixture(scope="module")
 def quick():
-    return run("cpu", ["checks", "passes", "steps", "growth", "loading"], quick=True)
+    return run("cpu", ["checks", "passes", "steps", "host", "growth", "loading"], quick=True)
 
 
 def result(device, **sections):
-    jobs = {name: {"section": name, "name": name, "rows": rows, "whole": True} for name, rows in sections.items()}
+    jobs = {name: {"section": name, "name": name, "rows": found, "whole": True} for name, found in sections.items()}
     return {"device": device, "quick": False, "origin": {}, "jobs": jobs}
 
 
 def test_a_quick_run_measures_every_method_on_every_network(quick):
-    steps = store.rows(quick, "steps")
+    steps = rows(quick, "steps")
     assert {row["network"] for row in steps} == {"synthetic CNN", "3D ResNet", "encoder"}
     assert {"none", "batchnorm", "layernorm", "mdn", "rmdn", "pmdn", "pmdn-alternating"} == {
         row["method"] for row in steps
     }
     assert all(row["ratio"] == 1 for row in steps if row["method"] == "none")
-    every = [row for section in ("passes", "steps", "growth", "loading") for row in store.rows(quick, section)]
+    every = [row for section in ("passes", "steps", "host", "growth", "loading") for row in rows(quick, section)]
     assert all(row["seconds"] > 0 for row in every)
     assert quick["origin"]["packages"]["torch"]
     assert all(job["whole"] for job in quick["jobs"].values())
 
 
 def test_whole_networks_keep_no_copy_of_the_features_for_pmdn(quick):
-    kept = {
-        (row["network"], row["method"]): row["kept_bytes"] - row["needed_bytes"] for row in store.rows(quick, "steps")
-    }
-    features = {row["network"]: row["features_bytes"] for row in store.rows(quick, "steps")}
+    kept = {(row["network"], row["method"]): row["kept_bytes"] - row["needed_bytes"] for row in rows(quick, "steps")}
+    features = {row["network"]: row["features_bytes"] for row in rows(quick, "steps")}
     for network, size in features.items():
         assert kept[network, "pmdn"] < 0.1 * size
         assert kept[network, "batchnorm"] > 0.9 * size
@@ -81,7 +80,7 @@ def test_calls_that_are_compared_take_turns():
     assert ratio([2.0, 9.0, 4.0], [1.0, 1.0, 2.0]) == 2.0
 
 
-def test_a_rehearsal_runs_each_call_once():
+def test_to_compile_each_call_runs_once():
     order = []
     Clock("cpu", once=True).together({"a": lambda: order.append("a"), "b": lambda: order.append("b")})
     assert order == ["a", "b"]
@@ -91,8 +90,8 @@ def test_distance_correlation_is_compared_with_packages_in_their_own_precision(m
     def package(x, y):
         return {"dcor": (lambda: 0.25, lambda x, y: torch.tensor(0.5 if x.dtype == torch.float64 else 0.0))}
 
-    monkeypatch.setattr(measures, "_packages", package)
-    (job,) = measures.jobs("cpu", quick=True)
+    monkeypatch.setattr(others, "_packages", package)
+    (job,) = others.metric_jobs("cpu", quick=True)
     ours, double, theirs = job.rows(Clock("cpu"))
     assert (ours["type"], double["type"], theirs["by"]) == ("float32", "float64", "dcor")
     assert theirs["gap"] == 0.25
@@ -135,6 +134,23 @@ def test_claims_are_ratios_that_a_run_confirms_or_refutes():
     assert claims.broken({**found, "quick": True}) == []
 
 
+def test_the_host_time_of_a_layer_and_of_a_step_on_tables_are_claims():
+    step = {"network": "MLP 200-64-32-1", "batch": 64, "threads": 1, "method": "pmdn", "seconds": 1e-3, "ratio": 1.9}
+    alone = {"layer": "pmdn", "n": 64, "d": 64, "seconds": 0.3e-3}
+    found = {device: claims.check(result(device, host=[step, alone])) for device in ("cpu", "cuda")}
+    assert [(claim.limit, claim.holds) for claim in found["cpu"]] == [(2.0, True), (0.25, False)]
+    assert [(claim.limit, claim.holds) for claim in found["cuda"]] == [(1.5, False), (0.25, False)]
+    assert found["cpu"][0].text.endswith("MLP 200-64-32-1, batch 64, 1 thread")
+
+
+def test_a_layer_is_checked_against_itself_in_float64(monkeypatch):
+    """On a CPU float32 and bfloat16 go the same way as float64: what is left is rounding."""
+    monkeypatch.setattr(layers, "CHECKED", ((37, 101, 4),))
+    for row in layers.check("cpu"):
+        assert row["beta"] < 1e-5
+        assert max(row["residual"], row["eval"]) < row["allowed"]
+
+
 def test_cost_that_grows_faster_than_its_size_refutes_a_claim():
     def along(power):
         return [{"axis": "n", "n": n, "d": 8, "p": 4, "layers": 1, "seconds": 1e-6 * n**power} for n in (1, 10, 100)]
@@ -160,7 +176,9 @@ def test_the_page_says_plainly_which_claims_held(quick):
 def test_all_sections_become_tables_and_growth_a_figure(quick):
     saved = json.loads(json.dumps(quick))
     text = page.page([saved])
-    for title in ("Whole training steps", "One layer's passes", "Growth", "Loading and encoding"):
+    for title in (
+        "Whole training steps", "One layer's passes", "What a layer costs the host", "Growth", "Loading and encoding",
+    ):  # fmt: skip
         assert f"### {title}" in text
     assert "its figures mean nothing" in text
     drawn = figures.growth([saved])

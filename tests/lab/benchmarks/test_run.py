@@ -9,10 +9,11 @@ import typer
 from typer.testing import CliRunner
 
 from deconfound.errors import OptionError
-from deconfound_lab.benchmarks import networks, rehearsal, run, store
-from deconfound_lab.benchmarks.cohort import metadata
-from deconfound_lab.benchmarks.job import Job
+from deconfound_lab.benchmarks import experiment, networks, precompile
+from deconfound_lab.benchmarks.jobs import Job, metadata
 from deconfound_lab.cli.bench import bench
+from deconfound_lab.harness import Store
+from deconfound_lab.harness import experiment as running
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def measured(monkeypatch):
         "one": lambda device, quick: [job("one", "a"), job("one", "b")],
         "two": lambda device, quick: [job("two", "c")],
     }
-    monkeypatch.setattr(run, "SECTIONS", sections)
+    monkeypatch.setattr(experiment, "SECTIONS", sections)
     return counts, faults
 
 
@@ -44,14 +45,15 @@ def values(folder):
     ]
 
 
+def stored(folder):
+    """Every row in the folder's cells."""
+    store = Store(folder / "cpu", json.loads((folder / "cpu" / "experiment.json").read_text()))
+    return [row["name"] for cell in store.everything().values() for row in cell.result["rows"]]
+
+
 def test_every_row_is_on_disk_when_it_is_told(measured, tmp_path):
     seen = []
-
-    class Reader(run.Watcher):
-        def row(self, job, row):
-            seen.append(values(tmp_path))
-
-    run.run("cpu", folder=tmp_path, watcher=Reader())
+    experiment.run("cpu", folder=tmp_path, say=lambda text: seen.append(stored(tmp_path)))
     assert seen[0] == ["a"]
     assert seen[-1] == ["a", "a", "b", "b", "c", "c"]
 
@@ -60,10 +62,10 @@ def test_a_run_that_is_stopped_keeps_its_rows_and_the_next_goes_on_from_there(me
     counts, faults = measured
     faults["b"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        run.run("cpu", folder=tmp_path)
+        experiment.run("cpu", folder=tmp_path)
     assert values(tmp_path) == ["a", "a", "b"]
     faults.clear()
-    result = run.run("cpu", folder=tmp_path)
+    result = experiment.run("cpu", folder=tmp_path)
     assert values(tmp_path) == ["a", "a", "b", "b", "c", "c"]
     assert counts == {"a": 1, "b": 2, "c": 1}
     assert result["left_out"] == []
@@ -71,35 +73,32 @@ def test_a_run_that_is_stopped_keeps_its_rows_and_the_next_goes_on_from_there(me
 
 def test_sections_of_the_same_code_are_merged_and_measured_anew_on_request(measured, tmp_path):
     counts, _ = measured
-    run.run("cpu", ["two"], folder=tmp_path)
-    run.run("cpu", ["one"], folder=tmp_path)
+    experiment.run("cpu", ["two"], folder=tmp_path)
+    experiment.run("cpu", ["one"], folder=tmp_path)
     assert values(tmp_path) == ["c", "c", "a", "a", "b", "b"]
-    run.run("cpu", ["two"], folder=tmp_path, again=True)
+    experiment.run("cpu", ["two"], folder=tmp_path, again=True)
     assert counts == {"a": 1, "b": 1, "c": 2}
 
 
-@pytest.mark.parametrize("change", ["code", "spoil"])
-def test_what_other_code_measured_or_cannot_be_read_is_not_gone_on_with(measured, tmp_path, monkeypatch, change):
-    run.run("cpu", ["one"], folder=tmp_path)
-    if change == "code":
-        monkeypatch.setattr(store, "code", lambda: "another")
-    else:
-        (tmp_path / "cpu.json").write_text("{")
-    run.run("cpu", ["two"], folder=tmp_path)
+def test_what_other_code_measured_is_not_gone_on_with(measured, tmp_path, monkeypatch):
+    experiment.run("cpu", ["one"], folder=tmp_path)
+    monkeypatch.setattr(experiment, "code_digest", lambda modules: "another")
+    experiment.run("cpu", ["two"], folder=tmp_path)
     assert values(tmp_path) == ["c", "c"]
 
 
 def test_nothing_begins_after_the_time_is_up_and_what_is_left_out_is_named(measured, tmp_path, monkeypatch):
     ticks = iter(range(0, 10_000, 25))  # each look at the clock is 25 s later
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    result = run.run("cpu", folder=tmp_path, minutes=1)
+    for module in (experiment, running):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    result = experiment.run("cpu", folder=tmp_path, minutes=1)
     assert values(tmp_path) == ["a"]
     assert result["left_out"] == ["one: a", "one: b", "two: c"]
 
 
 def test_a_job_that_fails_is_noted_and_the_others_go_on(measured, tmp_path):
     measured[1]["a"] = RuntimeError("out of memory")
-    result = run.run("cpu", folder=tmp_path)
+    result = experiment.run("cpu", folder=tmp_path)
     assert result["jobs"]["one: a"]["fault"] == "RuntimeError: out of memory"
     assert values(tmp_path) == ["a", "b", "b", "c", "c"]
 
@@ -107,20 +106,20 @@ def test_a_job_that_fails_is_noted_and_the_others_go_on(measured, tmp_path):
 def test_bad_options_are_refused_all_at_once_with_the_nearest_name(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(OptionError) as caught:
-        run.plan("cuda", ["passes", "stpes"], ["egaer"])
+        experiment.plan("cuda", ["passes", "stpes"], ["egaer"])
     text = str(caught.value)
     assert "device must be one that torch sees here, cpu; got 'cuda'." in text
     assert "sections must be among checks, passes" in text
     assert "got stpes. Did you mean steps?" in text
     assert "modes must be among eager, graph, compiled; got egaer. Did you mean eager?" in text
     with pytest.raises(OptionError, match="modes must be among eager, compiled; got graph"):
-        run.plan("cpu", modes=["graph"])
+        experiment.plan("cpu", modes=["graph"])
     with pytest.raises(OptionError, match="minutes must be positive; got 0"):
-        run.run("cpu", minutes=0)
+        experiment.run("cpu", minutes=0)
 
 
 def test_what_takes_long_to_compile_waits_for_the_rest():
-    names = [job.key for job in run.plan("cpu", ["steps", "growth"], ["compiled", "eager"], quick=True)]
+    names = [job.key for job in experiment.plan("cpu", ["steps", "growth"], ["compiled", "eager"], quick=True)]
     assert names[0] == "steps: synthetic CNN, batch 8, eager"
     assert [name.endswith("compiled") for name in names] == [False] * 7 + [True] * 3
 
@@ -153,33 +152,33 @@ def test_the_command_says_that_a_stopped_run_is_kept(measured, tmp_path):
 def test_the_command_says_what_it_goes_on_from(measured, tmp_path, monkeypatch):
     assert "going on" not in command("--sections", "one", "--out", str(tmp_path)).output
     assert "going on: 2 of 3 are measured already" in command("--out", str(tmp_path)).output
-    monkeypatch.setattr(store, "code", lambda: "another")
+    monkeypatch.setattr(experiment, "code_digest", lambda modules: "another")
     assert "measured by other code or elsewhere" in command("--out", str(tmp_path)).output
 
 
-def test_processes_that_rehearse_share_the_pieces_among_them(monkeypatch):
+def test_processes_that_compile_share_the_pieces_among_them(monkeypatch):
     done = []
     pieces = tuple((lambda clock, index=index: done.append((index, clock.once))) for index in range(7))
     jobs = [Job("s", "wanted", lambda clock: [], pieces), Job("s", "measured already", lambda clock: [], pieces[:1])]
-    monkeypatch.setattr(run, "plan", lambda *options: jobs)
+    monkeypatch.setattr(experiment, "plan", lambda *options: jobs)
     for part in range(3):
-        monkeypatch.setattr("sys.argv", ["rehearsal", json.dumps([["cpu"], ["s: wanted"], part, 3])])
-        rehearsal.main()
+        monkeypatch.setattr("sys.argv", ["precompile", json.dumps([["cpu"], ["s: wanted"], part, 3])])
+        precompile.main()
     assert sorted(done) == [(index, True) for index in range(7)]
 
 
-def test_a_rehearsal_that_takes_too_long_is_ended(monkeypatch):
+def test_compiling_that_takes_too_long_is_ended(monkeypatch):
     started = []
 
-    class Endless(rehearsal.subprocess.Popen):
+    class Endless(precompile.subprocess.Popen):
         def __init__(self, command, **options):
             super().__init__(["sleep", "1000"], **options)
             started.append(self)
 
-    monkeypatch.setattr(rehearsal.subprocess, "Popen", Endless)
-    monkeypatch.setattr(rehearsal.os, "cpu_count", lambda: 5)
+    monkeypatch.setattr(precompile.subprocess, "Popen", Endless)
+    monkeypatch.setattr(precompile.os, "cpu_count", lambda: 5)
     job = Job("s", "j", lambda clock: [], (lambda clock: None,) * 9)
-    rehearsal.rehearse(("cpu", None, None, True), [job], run.Watcher(), minutes=1e-6)
+    precompile.precompile(("cpu", None, None, True), [job], print, minutes=1e-6)
     assert len(started) == 3
     assert all(helper.poll() is not None for helper in started)
 

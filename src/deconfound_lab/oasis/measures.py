@@ -1,4 +1,4 @@
-"""What the scores of every arm are worth: AUC, AUC in older people, and what is left of age within controls."""
+"""What scores are worth: AUC, AUC in older people, and what is left of age within controls."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from deconfound.metrics import auc, u_distance_correlation_sqr
+from deconfound_lab.harness.estimates import Value, of_draws
 
 OLD = 60
 BANDS = ((18, 30), (30, 45), (45, 60), (60, 70), (70, 80), (80, 100))
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with the 95 % interval of people drawn again."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,7 @@ class Line:
 
     Attributes:
         arm: Whose.
-        afterwards: Whether it is a z-score among controls of the same age and sex, learned after training.
+        w_score: Whether it is standardised by controls of the same age and sex.
         auc: Dementia against control, everyone.
         auc_old: The same among people of 60 and older.
         r_age: Pearson correlation with age within controls.
@@ -43,7 +35,7 @@ class Line:
     """
 
     arm: str
-    afterwards: bool
+    w_score: bool
     auc: Value
     auc_old: Value
     r_age: Value
@@ -69,7 +61,7 @@ def measure(
     scores: NDArray[Any],
     table: Mapping[str, Any],
     bootstraps: int,
-    afterwards: bool = False,
+    w_score: bool = False,
     seconds: float = 0.0,
 ) -> Line:
     """Measure the scores of people.
@@ -78,20 +70,20 @@ def measure(
         arm: Whose scores they are.
         scores: One per person.
         table: `age`, `sex` and `dementia` of each.
-        bootstraps: How often people are drawn again for an interval, among those of their diagnosis and side of 60.
-        afterwards: Whether they are z-scores among controls of the same age and sex.
+        bootstraps: Draws of the bootstrap over people, stratified by diagnosis and side of 60.
+        w_score: Whether they are standardised by controls of the same age and sex.
         seconds: Mean time of a training.
     """
     age, dementia = np.asarray(table["age"], dtype=np.float64), np.asarray(table["dementia"]) == 1
     male = (np.asarray(table["sex"]) == "M").astype(np.float64)
     found = figures(scores, age, male, dementia)
-    rows = _drawn(2 * dementia + (age >= OLD), bootstraps)
+    rows = _bootstrap_rows(2 * dementia + (age >= OLD), bootstraps)
     draws = figures(scores[rows], age[rows], male[rows], dementia)
-    values = {name: _interval(float(found[name]), draws[name]) for name in found}
+    values = {name: of_draws(float(found[name]), draws[name]) for name in found}
     control = ~dementia
     left = u_distance_correlation_sqr(*(torch.from_numpy(each[control])[:, None] for each in (scores, age)))
     curve = _curve(scores, age, control)
-    return Line(arm, afterwards, **values, dcor2_age=float(left), curve=curve, seconds=seconds)
+    return Line(arm, w_score, **values, dcor2_age=float(left), curve=curve, seconds=seconds)
 
 
 def figures(
@@ -121,19 +113,14 @@ def _r(values: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
     return np.nan_to_num(found)  # a score that does not vary goes with nothing
 
 
-def _drawn(groups: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Rows drawn again within groups, `(count, n)`; a group's rows stay where the group's are."""
+def _bootstrap_rows(groups: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Bootstrap rows, stratified by group, `(count, n)`; a group's rows stay where the group's are."""
     random = np.random.default_rng(0)
     rows = np.tile(np.arange(len(groups)), (count, 1))
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         rows[:, members] = random.choice(members, (count, len(members)))
     return rows
-
-
-def _interval(value: float, draws: NDArray[Any]) -> Value:
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Value(value, float(low), float(high))
 
 
 def _curve(scores: NDArray[Any], age: NDArray[Any], control: NDArray[np.bool_]) -> tuple[dict[str, float], ...]:

@@ -1,7 +1,7 @@
-"""Compile beside one another what a run will need, so that the run itself finds it on disk.
+"""Compile in several processes what a run will need, so that the run itself finds it on disk.
 
 Triton and torch's compiler keep what they have compiled in folders that all processes share. Each process here runs its
-share of the jobs' pieces once, untimed; what it cannot do is left to the run, which tells of it.
+share of the jobs' pieces once, untimed; what it cannot do is left to the run, which reports it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import torch
 
-from deconfound_lab.benchmarks.job import Job
+from deconfound_lab.benchmarks.jobs import Job
 from deconfound_lab.benchmarks.timing import Clock
 
 # More would fill the GPU's memory with their contexts and features.
@@ -25,28 +24,25 @@ MOST = 12
 # The most of a run's time that it may take, and in seconds.
 SHARE, LONGEST = 0.35, 150.0
 
-Plan = tuple[str, Sequence[str] | None, Sequence[str] | None, bool]
+Asked = tuple[str, Sequence[str] | None, Sequence[str] | None, bool]
+"""The arguments of `plan`."""
 
 
-class _Told(Protocol):
-    def rehearse(self, pieces: int, processes: int) -> None: ...
-
-
-def rehearse(plan_of: Plan, jobs: Sequence[Job], watcher: _Told, minutes: float | None) -> None:
+def precompile(asked: Asked, jobs: Sequence[Job], say: Callable[[str], None], minutes: float | None) -> None:
     """Run the pieces of these jobs in several processes; returns when all have ended or its time is up."""
     keys = [job.key for job in jobs]
-    pieces = sum(len(job.rehearsals) for job in jobs)
+    pieces = sum(len(job.pieces) for job in jobs)
     processes = min(MOST, max(1, (os.cpu_count() or 1) - 2), pieces)
     if processes < 2:
         return
-    watcher.rehearse(pieces, processes)
+    say(f"compiling {pieces} pieces in {processes} processes")
     limit = LONGEST if minutes is None else min(LONGEST, 60 * minutes * SHARE)
     end = time.monotonic() + limit
-    command = [sys.executable, "-m", "deconfound_lab.benchmarks.rehearsal"]
+    command = [sys.executable, "-m", "deconfound_lab.benchmarks.precompile"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     helpers = [
         subprocess.Popen(
-            [*command, json.dumps([plan_of, keys, part, processes])], env=environment, stderr=subprocess.DEVNULL
+            [*command, json.dumps([asked, keys, part, processes])], env=environment, stderr=subprocess.DEVNULL
         )
         for part in range(processes)
     ]
@@ -61,15 +57,15 @@ def rehearse(plan_of: Plan, jobs: Sequence[Job], watcher: _Told, minutes: float 
 
 
 def main() -> None:
-    """Rehearse one process's share."""
-    from deconfound_lab.benchmarks.run import plan
+    """Compile one process's share."""
+    from deconfound_lab.benchmarks.experiment import plan
 
-    plan_of, keys, part, parts = json.loads(sys.argv[1])
+    asked, keys, part, parts = json.loads(sys.argv[1])
     wanted = set(keys)
-    pieces = [piece for job in plan(*plan_of) if job.key in wanted for piece in job.rehearsals]
-    clock = Clock(plan_of[0], once=True)
+    pieces = [piece for job in plan(*asked) if job.key in wanted for piece in job.pieces]
+    clock = Clock(asked[0], once=True)
     for piece in pieces[part::parts]:
-        with suppress(Exception):  # the run meets the same fault, and tells of it
+        with suppress(Exception):  # the run meets the same fault, and reports it
             piece(clock)
         torch.cuda.empty_cache()
 

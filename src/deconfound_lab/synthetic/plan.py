@@ -1,8 +1,8 @@
-"""Which cells the experiment has: a method at a batch size and a learning rate, for several seeds."""
+"""What the synthetic experiment trains: a method at a batch size and a learning rate, for several seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,11 +18,13 @@ LONG = 6000
 # Up to this batch size the learning rate grows over the first epoch: Adam's first steps, each as large as any later
 # one, otherwise kill all hidden units of some networks, plain ones too.
 WARMED_BATCH = 20
+# A validation costs as much as a large step, so it comes at most every so many steps.
+VALIDATE_EVERY = 5
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell of the experiment.
+class Setup:
+    """What one cell trains.
 
     Attributes:
         method: A name of `deconfound.methods`.
@@ -52,8 +54,13 @@ class Cell:
         return min(TRAINING_IMAGES // self.batch, self.steps // 5) if self.batch <= WARMED_BATCH else 0
 
     @property
+    def validate_every(self) -> int:
+        """Steps between two validations: an epoch, unless that is very short."""
+        return max(VALIDATE_EVERY, TRAINING_IMAGES // self.batch)
+
+    @property
     def key(self) -> str:
-        """What tells a cell from others of a grid."""
+        """What tells it from others of a grid."""
         options = "".join(f" {name}={value}" for name, value in sorted(self.options.items()))
         drift = " drifting" if self.stages else ""
         return f"{self.method}{options} {self.problem}{drift} batch={self.batch} lr={self.lr:g} steps={self.steps}"
@@ -62,48 +69,54 @@ class Cell:
         """For JSON."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Setup:
+        """From JSON."""
+        stages = tuple(tuple(tuple(each) for each in stage) for stage in plain["stages"])
+        return cls(**{**plain, "seeds": tuple(plain["seeds"]), "stages": stages})
+
 
 def steps_for(batch: int) -> int:
     """1,500 steps or 10 epochs, whichever is more."""
     return max(LEAST_STEPS, LEAST_EPOCHS * TRAINING_IMAGES // batch)
 
 
-def full_grid() -> list[Cell]:
+def full_grid() -> list[Setup]:
     """The paper's grid, learning rates, ablations, other confounds and drifting data; the claims come first."""
-    ours = [_cell("pmdn", batch) for batch in BATCHES]
-    rivals = [_cell(method, batch) for method in ("mdn", "rmdn") for batch in BATCHES]
-    plain = [_cell("none", batch) for batch in BATCHES]
-    rest = [_cell(m, b) for m in ("batchnorm", "adversarial", "pmdn-alternating") for b in BATCHES]
-    rest = [cell for cell in rest if not (cell.method == "batchnorm" and cell.batch == 1)]
-    rates = [_cell("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2, 1000, 1) for lr in (1e-3, 1e-5)]
+    ours = [_setup("pmdn", batch) for batch in BATCHES]
+    rivals = [_setup(method, batch) for method in ("mdn", "rmdn") for batch in BATCHES]
+    plain = [_setup("none", batch) for batch in BATCHES]
+    rest = [_setup(m, b) for m in ("batchnorm", "adversarial", "pmdn-alternating") for b in BATCHES]
+    rest = [each for each in rest if not (each.method == "batchnorm" and each.batch == 1)]
+    rates = [_setup("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2, 1000, 1) for lr in (1e-3, 1e-5)]
     ablations = [
-        replace(_cell(method, batch), long=0, options={"refit": refit})
+        replace(_setup(method, batch), long=0, options={"refit": refit})
         for method, refit in (("pmdn", False), ("mdn", True), ("rmdn", True))
         for batch in (20, 200, 2000, 2, 1)
     ]
-    norms = [replace(_cell("pmdn", batch), long=0, options={"layer_norm": True}) for batch in (20, 200)]
-    kinds = [_cell(m, 200, problem=kind) for m in ("pmdn", "mdn", "none", "rmdn") for kind in KINDS]
+    norms = [replace(_setup("pmdn", batch), long=0, options={"layer_norm": True}) for batch in (20, 200)]
+    kinds = [_setup(m, 200, problem=kind) for m in ("pmdn", "mdn", "none", "rmdn") for kind in KINDS]
     return [*ours, *rivals, *plain, *kinds, *rates, *ablations, *_drifting(), *norms, *rest]
 
 
-def quick_grid() -> list[Cell]:
+def quick_grid() -> list[Setup]:
     """Small enough for two cores in about five minutes: one seed, three batch sizes, few steps."""
     return [
-        Cell(method, batch, lr=5e-4, steps=steps, seeds=(0,))
+        Setup(method, batch, lr=5e-4, steps=steps, seeds=(0,))
         for batch, steps in ((2, 500), (20, 300), (200, 120))
         for method in ("none", "mdn", "rmdn", "pmdn")
     ]
 
 
-def _cell(method: str, batch: int, lr: float = 1e-4, problem: str = "one") -> Cell:
+def _setup(method: str, batch: int, lr: float = 1e-4, problem: str = "one") -> Setup:
     followed = method in ("mdn", "rmdn", "pmdn") and lr == 1e-4 and problem == "one"
     long = LONG if followed and batch in (20, 200) else 0
-    return Cell(method, batch, lr, problem, steps=steps_for(batch), long=long)
+    return Setup(method, batch, lr, problem, steps=steps_for(batch), long=long)
 
 
-def _drifting() -> list[Cell]:
+def _drifting() -> list[Setup]:
     """Five stages in which the main effect fades from a half to no difference: ceilings 75 % to 50 %."""
     (low, high), _ = AMPLITUDES
     stages = tuple(((low, high), (low + shift, high + shift)) for shift in (1.5, 1.125, 0.75, 0.375, 0.0))
     methods: Sequence[str] = ("none", "mdn", "rmdn", "pmdn")
-    return [Cell(method, 200, stages=stages) for method in methods]
+    return [Setup(method, 200, stages=stages) for method in methods]

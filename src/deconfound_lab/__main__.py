@@ -1,0 +1,47 @@
+"""Fill the pages of the docs from the committed results: `python -m deconfound_lab`, in the repository's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deconfound.data import read_json, write_text
+from deconfound_lab.harness.experiment import RESULTS, remake
+from deconfound_lab.harness.page import fill
+
+if TYPE_CHECKING:
+    from deconfound_lab.harness import Experiment
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def experiments() -> dict[str, type[Experiment]]:
+    """The experiments that have a page of the docs, by its name."""
+    from deconfound_lab.mri.experiment import MriExperiment
+    from deconfound_lab.oasis.experiment import OasisExperiment
+    from deconfound_lab.synthetic.experiment import SyntheticExperiment
+
+    return {"synthetic": SyntheticExperiment, "mri": MriExperiment, "oasis": OasisExperiment}
+
+
+def filled_page(name: str) -> str:
+    """The page of an experiment with the tables of its committed results."""
+    folder = DOCS / "results" / name
+    shown = experiments()[name].page(read_json(folder / RESULTS), folder)
+    return fill((DOCS / f"{name}.md").read_text(encoding="utf-8"), shown, f"results/{name}")
+
+
+def main() -> None:
+    """Make tables, figures and pages of all experiments and benchmarks again."""
+    from deconfound_lab.benchmarks.page import write_performance
+
+    for name, kind in experiments().items():
+        folder = DOCS / "results" / name
+        remake(kind, folder)
+        (folder / "report.html").unlink()
+        write_text(DOCS / f"{name}.md", filled_page(name))
+    write_performance(DOCS)
+
+
+if __name__ == "__main__":
+    main()

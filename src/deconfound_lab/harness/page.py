@@ -1,0 +1,195 @@
+"""Tables, figures and one self-contained page of an experiment; the same sections fill a page of the docs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from deconfound.auditing.page import POLICY, asset
+from deconfound.data import write_bytes, write_text
+from deconfound.errors import OptionError
+
+REPORT, TABLES = "report.html", "tables.md"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text, with `code` and **weight** as in Markdown; the first column names the rows."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """For a documentation page."""
+        lines = ["| " + " | ".join(self.head) + " |", "|" + "---|" * len(self.head)]
+        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows)])
+
+    def html(self) -> str:
+        """For a page of a report."""
+        head = "".join(f'<th scope="col">{marked(cell)}</th>' for cell in self.head)
+        rows = "".join(
+            f'<tr><th scope="row">{marked(first)}</th>' + "".join(f"<td>{marked(cell)}</td>" for cell in rest) + "</tr>"
+            for first, *rest in self.rows
+        )
+        table = f'<table class="grid"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        return f'<div class="scroll" tabindex="0">{table}</div>'
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A PNG under a file name, with a sentence for those who cannot see it."""
+
+    name: str
+    png: bytes
+    description: str
+
+    def html(self) -> str:
+        """For a page of a report."""
+        data = base64.b64encode(self.png).decode("ascii")
+        style = "width:100%;height:auto;background:#fff;border-radius:8px"
+        return f'<img style="{style}" src="data:image/png;base64,{data}" alt="{escape(self.description)}">'
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what to look for, and what is there.
+
+    Attributes:
+        title: The heading.
+        lead: What to look for.
+        content: A table or a figure.
+        notes: Sentences after it, an item each.
+    """
+
+    title: str
+    lead: str
+    content: Table | Figure
+    notes: Sequence[str] = ()
+
+    def markdown(self, folder: str = "", level: int = 2) -> str:
+        """For a documentation page; figures are links into `folder`."""
+        shown = self.content
+        body = shown.markdown() if isinstance(shown, Table) else f"![{shown.description}]({folder}/{shown.name})"
+        return "\n\n".join([f"{'#' * level} {self.title}", self.lead, body, *listed(self.notes)])
+
+    def html(self) -> str:
+        """For a page of a report."""
+        notes = "".join(f"<li>{marked(note)}</li>" for note in self.notes)
+        notes = f'<ul class="notes">{notes}</ul>' if notes else ""
+        lead = f'<p class="lead">{marked(self.lead)}</p>'
+        return f"<section><h2>{escape(self.title)}</h2>{lead}{self.content.html()}{notes}</section>"
+
+
+@dataclass(frozen=True)
+class Page:
+    """What an experiment shows.
+
+    Attributes:
+        kicker: A word or two above the title.
+        title: The page's title.
+        summary: One or two sentences: the finding, from the numbers alone.
+        sections: In order.
+        made: Where the numbers come from, a line each.
+    """
+
+    kicker: str
+    title: str
+    summary: str
+    sections: Sequence[Section]
+    made: Sequence[str]
+
+    def html(self) -> str:
+        """The whole page in one file."""
+        body = "".join(section.html() for section in self.sections)
+        sources = "".join(f"<li>{escape(line)}</li>" for line in self.made)
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+            f'<meta name="color-scheme" content="light dark"><title>{escape(self.title)}</title>'
+            f"<style>{asset('page.css')}</style></head><body>"
+            f'<header><p class="kicker">{escape(self.kicker)}</p><h1>{escape(self.title)}</h1>'
+            f"<p>{escape(self.summary)}</p></header>"
+            f"<main>{body}<section><h2>How this page was made</h2>"
+            f'<ul class="notes">{sources}</ul></section></main></body></html>\n'
+        )
+
+
+def write_page(page: Page, folder: Path) -> None:
+    """Write the page, its figures, and its tables as Markdown."""
+    tables = [section.markdown() for section in page.sections if isinstance(section.content, Table)]
+    for section in page.sections:
+        if isinstance(section.content, Figure):
+            write_bytes(folder / section.content.name, section.content.png)
+    write_text(folder / TABLES, "\n\n".join(tables) + "\n")
+    write_text(folder / REPORT, page.html())
+
+
+def fill(text: str, page: Page, folder: str) -> str:
+    """A page of the docs with new content between its marks.
+
+    `<!-- begin TITLE -->` and `<!-- end TITLE -->` hold the table or figure of the section of that title;
+    `<!-- begin results -->` and `<!-- end results -->` hold all sections and where they come from.
+
+    Args:
+        text: The page of the docs.
+        page: What the results show.
+        folder: The results' folder, seen from the page.
+    """
+    blocks = {section.title: section.markdown(folder).split("\n\n", 2)[2] for section in page.sections}
+    made = ["### Where these numbers come from", f"[All numbers]({folder}/results.json).", *listed(page.made)]
+    blocks["results"] = "\n\n".join([*(section.markdown(folder, 3) for section in page.sections), *made])
+    names = re.findall(r"<!-- begin (.+?) -->", text)
+    if not names:
+        raise OptionError("the page must hold <!-- begin TITLE --> and <!-- end TITLE -->; got neither. Add the marks.")
+    for name in names:
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        if name not in blocks or text.count(begin) != 1 or text.count(end) != 1:
+            raise OptionError(
+                f"the page must hold {begin} and {end} once each, with the title of a section or 'results'; got "
+                f"{name!r} where there are {', '.join(blocks)}."
+            )
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n\n{blocks[name]}\n\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def listed(lines: Sequence[str]) -> list[str]:
+    """Sentences as one Markdown list, or nothing."""
+    return ["\n".join(f"- {line}" for line in lines)] if lines else []
+
+
+def marked(text: str) -> str:
+    """Text as HTML, with what Markdown marks as code or as strong."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code)
+
+
+def settings(plan: Mapping[str, Any], without: Sequence[str] = ()) -> str:
+    """The values of a plan in words."""
+    words = [f"{name.replace('_', ' ')} {_words(value)}" for name, value in plan.items() if name not in without]
+    return f"Settings: {', '.join(words)}."
+
+
+def _words(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def png(figure: Any, dpi: int = 110) -> bytes:
+    """A matplotlib figure as bytes that are the same each time."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
+    return content.getvalue()
+
+
+def tidy(axis: Any, along: str = "y") -> None:
+    """No frame, and pale lines along one axis."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis=along, color="#e5e5e5", linewidth=0.7)
+    axis.set_axisbelow(True)

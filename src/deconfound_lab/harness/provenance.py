@@ -1,0 +1,84 @@
+"""Where results come from, and whether the code that they depend on has changed since."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import deconfound
+import deconfound_lab
+from deconfound.training import provenance
+
+OLDER = "made with older code"
+"""What a page says where the digest of the code differs from the present one."""
+
+# Rooms of the library that cannot change what a training gives, nor how it is measured.
+_WITHOUT = ("cli", "sklearn", "auditing")
+
+
+def origin(seed: int, data: str, modules: Iterable[str]) -> dict[str, Any]:
+    """What one needs to know to make a result again, with the digest of the code it depends on."""
+    return {**provenance(seed, data), "code": code_digest(tuple(modules))}
+
+
+@cache
+def code_digest(modules: tuple[str, ...]) -> str:
+    """A digest of the library and of some modules of the lab, without comments and docstrings.
+
+    Args:
+        modules: Names below `deconfound_lab`: folders, or files without `.py`.
+    """
+    library, lab = (Path(str(package.__file__)).parent for package in (deconfound, deconfound_lab))
+    files = [path for path in sorted(library.rglob("*.py")) if path.relative_to(library).parts[0] not in _WITHOUT]
+    for module in modules:
+        place = lab / module
+        files += sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.parent.name}/{path.name}\0{_without_words(path.read_text(encoding='utf-8'))}".encode())
+    return digest.hexdigest()[:16]
+
+
+def made_by(sources: Sequence[Mapping[str, Any]], counts: Sequence[str], modules: Iterable[str]) -> list[str]:
+    """One line for each source: how much comes from it, version, commit, machine, packages, command.
+
+    Args:
+        sources: What `origin` gave.
+        counts: What each of them made, in words.
+        modules: What the experiment depends on; a source with another digest is marked.
+    """
+    now = code_digest(tuple(modules))
+    lines = []
+    for source, count in zip(sources, counts, strict=True):
+        packages = ", ".join(f"{name} {version}" for name, version in source["packages"].items())
+        mark = "" if source.get("code") == now else f" ({OLDER})"
+        lines.append(
+            f"{count}: deconfound {source['deconfound']} (commit {source['commit']}) on {source['device']}, Python "
+            f"{source['python']}, {packages}. Command: {source['command']}{mark}"
+        )
+    return lines
+
+
+def distinct(sources: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Each source once, in the order in which they come."""
+    found: list[Mapping[str, Any]] = []
+    for source in sources:
+        if source not in found:
+            found.append(source)
+    return found
+
+
+def _without_words(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

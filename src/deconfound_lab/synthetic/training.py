@@ -1,0 +1,190 @@
+"""The trainings of a cell: which images train, validate and test, and what is measured when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import deconfound as dc
+from deconfound.methods import Setting, method
+from deconfound.networks import SyntheticCNN
+from deconfound.training import InMemoryTrainer, Samples, Schedule, bce
+from deconfound_lab.synthetic.images import AMPLITUDES, Ranges, SyntheticImages, ceiling, synthetic_images
+from deconfound_lab.synthetic.measures import gap, measure
+from deconfound_lab.synthetic.plan import TRAINING_IMAGES, Setup
+
+TEST_PER_GROUP = 10_000
+PLACES = ("conv1", "conv2", "fc1")
+Tick = Callable[[int, int], None]
+"""Called with (steps done, steps in all)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a training trains and validates on, and the images that test it."""
+
+    design: dc.Design
+    train: Samples
+    validation: Samples
+    tests: dict[str, SyntheticImages]
+
+
+def make_problem(
+    problem: str,
+    seed: int,
+    device: torch.device,
+    main: Ranges = AMPLITUDES,
+    test_per_group: int = TEST_PER_GROUP,
+    design: dc.Design | None = None,
+) -> Problem:
+    """Training, validation and test images of one seed; a design of their own sees the training images alone."""
+    half = TRAINING_IMAGES // 2
+    train, validation = (draw(problem, 10 * seed + part, half, main=main) for part in (0, 1))
+    design = design or dc.Design(confounds=confounds_of(problem), keep=["group"]).fit(train.table)
+    tests = {
+        name: draw(problem, 100_000 + 10 * seed + part, test_per_group, name, main)
+        for part, name in enumerate(("tied", "independent"))
+    }
+    return Problem(design, labelled(train, design, device), labelled(validation, design, device), tests)
+
+
+def draw(problem: str, seed: int, per_group: int, confound: Any = "tied", main: Ranges = AMPLITUDES) -> SyntheticImages:
+    """Images of a kind of problem."""
+    reading = "width" if problem == "width" else "amplitude"
+    kind = {"width": "one", "curved-linear": "curved"}.get(problem, problem)
+    return synthetic_images(per_group, seed, confound, kind=kind, reading=reading, main=main)
+
+
+def confounds_of(problem: str) -> list[Any]:
+    """What the design of a problem removes."""
+    others: dict[str, list[Any]] = {
+        "two": ["confound", "second"],
+        "sites": ["site"],
+        "curved": [dc.Spline("confound", df=5)],
+    }
+    return others.get(problem, ["confound"])
+
+
+def labelled(data: SyntheticImages, design: dc.Design, device: torch.device) -> Samples:
+    """Images on the device, with metadata and labels: to train and validate with."""
+    metadata = torch.from_numpy(design.encode(data.table))
+    return Samples(data.images.to(device), metadata.to(device), data.group.float().to(device))
+
+
+def make_trainer(setup: Setup, seed: int, problem: Problem, steps: int, made: Any = None) -> InMemoryTrainer:
+    """A training of so many steps, on a GPU captured as graphs: a network this small waits for its own launches.
+
+    Args:
+        setup: What is trained.
+        seed: Of the network and of the order of batches.
+        problem: The images.
+        steps: Training steps.
+        made: A method that goes on; a new one by default.
+    """
+    device = problem.train.x.device
+    if made is None:
+        torch.manual_seed(seed)
+        setting = Setting(problem.design, PLACES, lambda: problem.train.batches(TRAINING_IMAGES), lr=setup.lr)
+        made = method(setup.method).prepare(SyntheticCNN().to(device), setting, **setup.options).to(device)
+    warm_up = setup.warm_up / steps
+    schedule = Schedule(
+        steps=steps, batch_size=setup.batch, lr=setup.lr, optimizer="adam", validate_every=setup.validate_every,
+        rate=(lambda share: min(1.0, share / warm_up)) if warm_up else None, capture=device.type == "cuda",
+        eval_batch=TRAINING_IMAGES,
+    )  # fmt: skip
+    return InMemoryTrainer(made, problem.train, problem.validation, bce, schedule, seed=seed)
+
+
+def run_setup(
+    setup: Setup, device: torch.device, tick: Tick, test_per_group: int = TEST_PER_GROUP
+) -> list[dict[str, Any]]:
+    """Train every seed of a cell and measure it."""
+    if setup.stages:
+        return [run_stages(setup, seed, device, tick, test_per_group) for seed in setup.seeds]
+    last = max(setup.steps, setup.long)
+    problems = [make_problem(setup.problem, seed, device, test_per_group=test_per_group) for seed in setup.seeds]
+    trainers = [make_trainer(setup, seed, each, last) for seed, each in zip(setup.seeds, problems, strict=True)]
+    measured: list[dict[str, Any]] = [{"seed": seed} for seed in setup.seeds]
+    for step in range(1, last + 1):
+        validates = step % setup.validate_every == 0 or step in (setup.steps, last)
+        for trainer, problem, result in zip(trainers, problems, measured, strict=True):
+            trainer.step()
+            if validates:
+                trainer.validate()
+            if step == setup.steps:
+                result.update(_measured(trainer, problem, setup.batch))
+            if step == last and setup.long:
+                trainer.load(trainer.state(), refit=True)
+                result["long"] = measure(trainer.method, problem.design, problem.tests)
+        if step % 50 == 0 or step == last:
+            trainers[-1].wait()
+            tick(step, last)
+    return measured
+
+
+def _measured(trainer: InMemoryTrainer, problem: Problem, batch: int) -> dict[str, Any]:
+    """The network of the best validation loss, and the last one; training then goes on as it was."""
+    now = trainer.state()
+    found: dict[str, Any] = {"best_step": int(trainer.best_step), "validation_loss": float(trainer.best_loss)}
+    for name, state in (("last", now), ("best", trainer.best)):
+        trainer.load(state, refit=True)
+        found[name] = measure(trainer.method, problem.design, problem.tests)
+    found["gap"] = gap(trainer, problem.train, batch)
+    trainer.load(now)
+    return found
+
+
+def run_stages(setup: Setup, seed: int, device: torch.device, tick: Tick, test_per_group: int) -> dict[str, Any]:
+    """Data that drift: one network goes through the stages, and is measured on every stage after each.
+
+    The main effect fades from stage to stage (ceilings 75, 68.75, 62.5, 56.25 and 50 %) while the confound stays tied
+    to the group, so that a network which follows the confound does better and better than it should. The design stays
+    that of the first stage.
+    """
+    design = None
+    problems = []
+    for stage, main in enumerate(setup.stages):
+        made = make_problem(setup.problem, 1000 + 50 * seed + stage, device, main, test_per_group, design)
+        design = made.design
+        problems.append(made)
+    table: list[list[float]] = []
+    network: Any = None
+    for stage, problem in enumerate(problems):
+        trainer = make_trainer(setup, seed, problem, setup.steps, network)
+        for step in range(1, setup.steps + 1):
+            trainer.step()
+            if step % 50 == 0:
+                tick(stage * setup.steps + step, len(problems) * setup.steps)
+        state, network = trainer.state(), trainer.method
+        trainer.load(state, refit=True)
+        table.append([measure(network, each.design, each.tests)["accuracy"] for each in problems])
+        trainer.load(state)
+    ceilings = [ceiling(main) for main in setup.stages]
+    return {"seed": seed, "accuracy": table, "ceilings": ceilings, **transfer(table, ceilings)}
+
+
+def transfer(accuracy: list[list[float]], ceilings: list[float]) -> dict[str, float]:
+    """How far accuracies lie from their ceilings, in the past, the present and the future of each stage.
+
+    Args:
+        accuracy: Of stage j after training on stage i, `[i][j]`.
+        ceilings: The best accuracy of each stage without the confound.
+
+    Returns:
+        `deviation`: the mean of |accuracy − ceiling| over stages just trained. `backward`: of stages trained before
+        the present one. `forward`: of stages still to come.
+    """
+    away = [[abs(value - best) for value, best in zip(row, ceilings, strict=True)] for row in accuracy]
+    stages = range(len(away))
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    return {
+        "deviation": mean([away[i][i] for i in stages]),
+        "backward": mean([away[i][j] for i in stages for j in stages if j < i]),
+        "forward": mean([away[i][j] for i in stages for j in stages if j > i]),
+    }
