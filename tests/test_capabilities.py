@@ -16,6 +16,8 @@ from deconfound.methods import METHODS, method
 from deconfound.renamed import RENAMED
 from deconfound.training.config import Config
 
+# Objects that the library hands to users, who never call their constructor.
+HANDED_OUT = {"NormalizedModel", "Audit", "Plan", "Place", "Diagnosis", "Column"}
 ONCE = json.loads((Path(__file__).parent / "capabilities_0_1.json").read_text())
 
 
@@ -53,12 +55,11 @@ def names():
 @pytest.mark.parametrize(("name", "about"), list(names()), ids=lambda item: item if isinstance(item, str) else "")
 def test_every_public_name_is_there_with_its_parameters_and_members(name, about):
     value = find(now(name))
-    taken = set(inspect.signature(value).parameters) if about["parameters"] else set()
-    flexible = (
-        any(kind.kind is kind.VAR_KEYWORD for kind in inspect.signature(value).parameters.values()) if taken else False
-    )
-    wanted = {now(f"{name}({parameter})").partition("(")[2].rstrip(")") for parameter in about["parameters"] or ()}
-    assert flexible or wanted - {"args", "kwargs", "options"} <= taken, wanted - taken
+    if about["parameters"] and name.rpartition(".")[2] not in HANDED_OUT:
+        signature = inspect.signature(value).parameters
+        flexible = any(item.kind is item.VAR_KEYWORD for item in signature.values())
+        wanted = {now(f"{name}({parameter})").partition("(")[2].rstrip(")") for parameter in about["parameters"]}
+        assert flexible or wanted - {"args", "kwargs", "options"} <= set(signature), wanted - set(signature)
     # A name that 0.1 merely inherited or exposed by accident has no entry; fields of dataclasses are instance members.
     fields = set(getattr(value, "__dataclass_fields__", ())) | set(getattr(value, "__annotations__", ()))
     for member in about["members"]:

@@ -1,7 +1,7 @@
 """deconfound: networks whose features do not carry known confounders, and a measure of what is left.
 
-Attach `normalize`, train with your own loop, `audit` what is left. Importing the package loads nothing
-heavy; each name below loads its room when it is first used.
+Attach with `normalize`, train with your own loop, `audit` what is left; or let `fit` and `compare` train. Importing the
+package loads nothing heavy; each name below loads its room when it is first used.
 """
 
 from importlib import import_module
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deconfound.auditing.audit import audit
     from deconfound.auditing.result import Audit
-    from deconfound.design import Design, Interaction, Polynomial, Spline
+    from deconfound.design import Balance, Design, Interaction, Polynomial, Spline
+    from deconfound.design.balance import balance
     from deconfound.layers import (
         MDN,
         PMDN,
@@ -22,12 +23,20 @@ if TYPE_CHECKING:
         split_parameters,
     )
     from deconfound.surgery import NormalizedModel, normalize
+    from deconfound.training.comparison import compare
+    from deconfound.training.fitting import fit
+    from deconfound.training.predicting import predict
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "audit": "deconfound.auditing.audit",
     "Audit": "deconfound.auditing.result",
+    "Balance": "deconfound.design",
+    "balance": "deconfound.design.balance",
+    "compare": "deconfound.training.comparison",
+    "fit": "deconfound.training.fitting",
+    "predict": "deconfound.training.predicting",
     "Design": "deconfound.design",
     "Interaction": "deconfound.design",
     "Polynomial": "deconfound.design",
@@ -44,7 +53,19 @@ _HOMES = {
     "NormalizedModel": "deconfound.surgery",
 }
 
-_ROOMS = ("errors", "layers", "metrics", "sklearn")
+_ROOMS = (
+    "auditing",
+    "data",
+    "design",
+    "errors",
+    "layers",
+    "methods",
+    "metrics",
+    "networks",
+    "sklearn",
+    "surgery",
+    "training",
+)
 
 __all__ = [
     "MDN",
@@ -52,6 +73,7 @@ __all__ = [
     "RMDN",
     "AlternatingPMDN",
     "Audit",
+    "Balance",
     "Design",
     "Interaction",
     "JointPMDN",
@@ -60,8 +82,12 @@ __all__ = [
     "Spline",
     "alternating_step",
     "audit",
+    "balance",
+    "compare",
+    "fit",
     "frozen_statistics",
     "normalize",
+    "predict",
     "split_parameters",
 ]
 

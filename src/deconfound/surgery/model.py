@@ -14,6 +14,7 @@ from deconfound.errors import DeconfoundError, OptionError, ShapeError
 from deconfound.layers import MetadataLayer, frozen_statistics
 from deconfound.layers.alternating import PenaltyLayer
 from deconfound.layers.rows import Metadata, as_mask, as_tensor, refuse_nan
+from deconfound.renamed import RENAMED, no_attribute
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.norms import attach_all, hooks_for, layer_norm_for
@@ -154,6 +155,11 @@ class NormalizedModel(nn.Module):
             norm.detach()
         self._removed = True
         return self.network
+
+    def __getattr__(self, name: str) -> Any:
+        if f"deconfound.NormalizedModel.{name}" in RENAMED:
+            raise no_attribute("deconfound.NormalizedModel", name)
+        return super().__getattr__(name)
 
     def _pass(self, metadata: Metadata | None, fit_on: Any) -> Pass:
         if metadata is None:
