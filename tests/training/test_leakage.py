@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
+from deconfound.errors import RunError
 from deconfound.training.engine import Engine
-from deconfound.training.run import fit
 from tests.training import tiny
 
 SECTIONS = {
@@ -27,7 +27,7 @@ def run(tmp_path, name, frame=None, **sections):
     """A run whose folds are a column, so that labels do not decide them; its folder."""
     path = tiny.write(tmp_path, cohort() if frame is None else frame, f"{name}.csv")
     config = tiny.config(path, tmp_path / name, **SECTIONS | sections)
-    fit(config)
+    tiny.fit(config)
     return tmp_path / name
 
 
@@ -114,7 +114,7 @@ def test_a_run_whose_best_epoch_is_late_resumes_equal(tmp_path, monkeypatch, met
     options = {"method": {"name": method}, "training": {"epochs": 6}, "run": {"checkpoint_seconds": 0.0}}
     whole = run(tmp_path, "whole", **options)
     dies.append(3)
-    with pytest.raises(Stopped):
+    with pytest.raises(RunError, match="Stopped"):
         run(tmp_path, "broken", **options)
     assert (tmp_path / "broken" / "fold-0" / "last.ckpt").exists()
     dies.clear()

@@ -20,6 +20,7 @@ from deconfound.methods import Criterion, Method
 from deconfound.training.batches import Batch, held_out, loader, training_batch
 from deconfound.training.needs import need
 from deconfound.training.problem import FoldData
+from deconfound.training.run_folder import load_tensors
 from deconfound.training.step import (
     BestEpoch,
     HeldOut,
@@ -237,7 +238,7 @@ def train_with_lightning(
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint of `WholeFiles`, on the CPU."""
-    found: dict[str, Any] = torch.load(io.BytesIO(read_checked(path)), map_location="cpu", weights_only=True)
+    found: dict[str, Any] = load_tensors(path, read_checked(path))
     return found
 
 

@@ -119,6 +119,12 @@ def working_on(folders: Sequence[str | Path]) -> Iterator[None]:
         for folder in () if follower() else map(Path, folders):
             if folder.exists() and not folder.is_dir():
                 raise RunError(f"{folder} must be a folder; got a file. Set run.folder to another place.")
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RunError(
+                    f"{folder} must be written; got {error.strerror}. Set run.folder to another one."
+                ) from error
             held.enter_context(only_one(folder))
         yield
 

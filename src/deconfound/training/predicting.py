@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from deconfound.networks.user_modules import search_modules_in
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.problem import AT_ONCE, id_column
-from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, open_run
+from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
 from deconfound.training.scaling import Scaler
 from deconfound.training.sources import open_source, reads_scans
 from deconfound.training.tasks import Task, answers_of, has_score, scores_of
@@ -233,14 +232,7 @@ def _encoded(design: Design, source: Source) -> Tensor:
 def restored(config: Config, fold: FoldFolder, design: Design, shape: tuple[int, ...], task: Task) -> Method:
     """The trained method of a finished fold, after its file has been checked against the digest of the result."""
     path = fold.path / CHECKPOINT
-    content = fold.read(CHECKPOINT)
-    try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, AttributeError) as error:
-        raise RunError(
-            f"{path} must hold plain tensors, as `fit` writes them; got something else, which is not loaded because "
-            "it could execute code. Do not use this folder unless you know who changed it."
-        ) from error
+    state = load_tensors(path, fold.read(CHECKPOINT))
     network = build_network(config.network.name, shape, task.outputs, config.network.options)
     setting = blank_setting(config, design, shape, task)
     options = config.method.options.get(config.method.name, {})

@@ -7,13 +7,16 @@ signature: whoever can write the folder can also write matching digests.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from deconfound.data.files import sweep, write_bytes, write_json, write_text
 from deconfound.errors import OptionError, RunError
@@ -204,6 +207,19 @@ def gather(run: RunFolder, more: Mapping[str, Any] | None = None) -> dict[str, A
     content = {**about, "folds": folds, "metrics": summary(folds), "seconds": seconds, **(more or {})}
     write_json(run.path / RESULTS, content)
     return content
+
+
+def load_tensors(path: Path, content: bytes) -> Any:
+    """The content of a checkpoint: plain tensors and numbers, on the CPU; nothing else is unpickled."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on protocols
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # an archive that was tampered with fails in many ways
+        raise RunError(
+            f"{path} must hold plain tensors, as `fit` writes them; got something else, which is not loaded because "
+            "it could execute code. Do not use this folder unless you know who changed it."
+        ) from error
 
 
 def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
