@@ -201,7 +201,7 @@ def test_infinite_features_and_slips_among_numbers_are_told_before_training(tmp_
     frame.loc[7, "age"] = "seventy"
     with pytest.raises(OptionError) as caught:
         tiny.fit(tiny.config(tiny.write(tmp_path, frame), tmp_path / "run"))
-    assert "samples must be finite; got infinite values in row 3 (the first: 'f1')." in str(caught.value)
+    assert "samples must be finite; got infinite values in row 3, in 1 column: f1 (1)." in str(caught.value)
     assert "got 'seventy' in row 7 among numbers" in str(caught.value)
     assert not (tmp_path / "run").exists()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from deconfound.training.run import fit
 
 from deconfound.errors import RunError
 from deconfound.training.engine import Engine

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     )
     from deconfound.data.progress import progress_bar
     from deconfound.data.scans import Scans, open_scans
-    from deconfound.data.sources import ArraySource, Source, check_finite, open_array, open_table
-    from deconfound.data.tables import TABLES, join_positions, read_table
+    from deconfound.data.sources import ArraySource, Source, check_finite, open_array, open_table, refuse_bomb
+    from deconfound.data.tables import TABLES, csv_text, join_positions, read_table
     from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
 
 _FILES = {
@@ -41,8 +41,8 @@ _FILES = {
     "write_json write_text writing",
     "progress": "progress_bar",
     "scans": "Scans open_scans",
-    "sources": "ArraySource Source check_finite open_array open_table",
-    "tables": "TABLES join_positions read_table",
+    "sources": "ArraySource Source check_finite open_array open_table refuse_bomb",
+    "tables": "TABLES csv_text join_positions read_table",
     "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names.split()}
@@ -59,6 +59,7 @@ __all__ = [
     "cache_root",
     "check_finite",
     "check_packing",
+    "csv_text",
     "digest",
     "file_digest",
     "file_digests",
@@ -74,6 +75,7 @@ __all__ = [
     "read_checked",
     "read_json",
     "read_table",
+    "refuse_bomb",
     "robust_scale",
     "store_volumes",
     "sweep",

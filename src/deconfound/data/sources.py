@@ -78,7 +78,9 @@ class ArraySource:
         return np.asarray(self.values[rows], dtype=np.float32)
 
 
-def check_finite(source: Source, missing: Literal["error", "mean"] = "error", setting: str = "missing") -> None:
+def check_finite(
+    source: Source, missing: Literal["error", "mean"] = "error", setting: str = "data.missing_features"
+) -> None:
     """Refuse samples with infinite values, and with NaN unless NaN means the mean: one rule for all sources.
 
     Args:
@@ -86,34 +88,42 @@ def check_finite(source: Source, missing: Literal["error", "mean"] = "error", se
         missing: "mean" accepts NaN, except where a sample has nothing else.
         setting: What the option is called where the user sets it.
     """
-    names: Sequence[str] = getattr(source, "names", ())
     size = max(1, int(np.prod(source.shape)))
+    at_once = max(1, _NUMBERS_AT_ONCE // size)
     empty: list[int] = []
     infinite: list[int] = []
-    where = ""
-    for start in range(0, len(source), max(1, _NUMBERS_AT_ONCE // size)):
-        rows: NDArray[Any] = np.arange(start, min(len(source), start + max(1, _NUMBERS_AT_ONCE // size)))
+    cells = np.zeros((2, size), dtype=np.int64)
+    for start in range(0, len(source), at_once):
+        rows: NDArray[Any] = np.arange(start, min(len(source), start + at_once))
         flat = source.read(rows).reshape(len(rows), -1)
         no_number, endless = np.isnan(flat), np.isinf(flat)
-        bad = no_number.any(1) if missing == "error" else no_number.all(1)
-        empty += rows[bad].tolist()
+        if missing == "mean":  # a sample with nothing else has no mean either
+            no_number &= no_number.all(1, keepdims=True)
+        cells += np.stack([no_number.sum(0), endless.sum(0)])
+        empty += rows[no_number.any(1)].tolist()
         infinite += rows[endless.any(1)].tolist()
-        wrong = endless | (no_number if missing == "error" else no_number & bad[:, None])
-        if not where and wrong.any():
-            first = int(np.argwhere(wrong)[0][1])
-            where = f" (the first: {names[first]!r})" if names else ""
+    names: Sequence[str] = getattr(source, "names", ())
     faults = []
     if infinite:
-        text = f"samples must be finite; got infinite values {in_rows(infinite)}{where}."
-        faults.append(Fault("not finite", "", text, rows=tuple(infinite), advice="Leave these rows out."))
+        text = f"samples must be finite; got infinite values {in_rows(infinite)}{_worst(names, cells[1])}."
+        faults.append(Fault("not finite", "", text, rows=tuple(infinite), advice="Correct or leave out these rows."))
     if empty:
         what = "an empty value" if missing == "error" else "nothing but empty values"
-        text = f"samples must be filled in every row; got {what} {in_rows(empty)}{where}."
-        advice = "Fill or leave out these rows."
-        advice += f" With {setting}: mean, an empty value is the mean of the training rows." * (missing == "error")
+        text = f"samples must be filled in every row; got {what} {in_rows(empty)}{_worst(names, cells[0])}."
+        advice = "Fill or leave out these rows or columns"
+        advice += f", or set {setting}: mean to take the mean of the training rows." if missing == "error" else "."
         faults.append(Fault("missing", "", text, rows=tuple(empty), advice=advice))
     if faults:
         raise TableError(faults)
+
+
+def _worst(names: Sequence[str], cells: NDArray[np.int64]) -> str:
+    """The columns with most faults, where features have names."""
+    if not len(names):
+        return ""
+    listed = [f"{names[place]} ({cells[place]})" for place in np.argsort(-cells, kind="stable")[:5] if cells[place]]
+    count = int((cells > 0).sum())
+    return f", in {count} {'column' if count == 1 else 'columns'}: {', '.join(listed)}"
 
 
 def open_table(
@@ -152,7 +162,12 @@ def open_table(
 
 
 def open_array(
-    path: str | Path, *, table: str | Path | None, id: str | None = None, array: str | None = None
+    path: str | Path,
+    *,
+    table: str | Path | None,
+    id: str | None = None,
+    array: str | None = None,
+    max_gb: float = 1.0,
 ) -> ArraySource:
     """Open an array and its table.
 
@@ -161,6 +176,8 @@ def open_array(
         table: One row per sample.
         id: The column of `table`, and the name of the NPZ's array of ids, that join the two.
         array: Which array of the NPZ holds the samples, where it has several.
+        max_gb: Refuse a compressed NPZ that unpacks to more gigabytes than this and to over 100 times its own size: a
+            small broken or forged file would otherwise take all memory.
     """
     path = Path(path)
     if table is None:
@@ -169,6 +186,7 @@ def open_array(
         raise TableError(f"{path} must be a file; got nothing there. Check the path.")
     columns = read_table(table, [id] if id else [])
     digest = _fingerprint([path, Path(table)])
+    refuse_bomb(path, max_gb)
     values, names = _load(path, array, id)
     if values.ndim < 2 or values.dtype.kind not in "biuf":
         raise TableError(f"{path} must hold numbers of shape (samples, …); got shape {values.shape} of {values.dtype}.")
@@ -194,18 +212,37 @@ def open_array(
     return ArraySource(values, columns, digest)
 
 
+def refuse_bomb(path: Path, max_gb: float = 1.0) -> None:
+    """Refuse an archive that claims to unpack to far more than its size suggests, before memory is taken for it."""
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            claimed = sum(item.file_size for item in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return  # whoever reads it says why it cannot be read
+    on_disk = path.stat().st_size
+    if claimed > max_gb * 1e9 and claimed > 100 * on_disk:
+        raise TableError(
+            f"{path} must not unpack to more than {max_gb:g} GB and 100 times its size; got {claimed / 1e9:.3g} GB "
+            f"from {on_disk:,} bytes. If you trust the file, raise max_gb."
+        )
+
+
 def _load(path: Path, array: str | None, id: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
     try:
-        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded, None
-        with loaded:
-            names = loaded[id].astype(str).astype(object) if id in loaded.files else None
-            choices = [name for name in loaded.files if name != id]
+        with path.open("rb") as file:  # numpy leaves a broken archive open
+            zipped = file.read(2) == b"PK"
+            file.seek(0)
+            if not zipped:
+                return np.load(path, mmap_mode="r", allow_pickle=False), None
+            archive = np.load(file, allow_pickle=False)
+            names = archive[id].astype(str).astype(object) if id in archive.files else None
+            choices = [name for name in archive.files if name != id]
             chosen = array if array is not None else choices[0] if len(choices) == 1 else None
-            if chosen in loaded.files:
-                return loaded[chosen], names
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            if chosen in archive.files:
+                return archive[chosen], names
+    except Exception as error:  # each way of being broken has a kind of its own
         why = str(error).rstrip(".")
         raise TableError(f"{path} must hold plain arrays of numbers; got {why}. Save it without objects.") from error
     raise TableError(f"data.array must be one of {', '.join(choices)} in {path.name}; got {array!r}.")

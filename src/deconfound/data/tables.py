@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.delimited import read_delimited
-from deconfound.design.table import Table, absent_columns, column_names, from_cells, in_rows, is_missing, read_columns
+from deconfound.design.table import (
+    Table,
+    absent_columns,
+    column_names,
+    from_cells,
+    in_rows,
+    is_missing,
+    plain,
+    read_columns,
+)
 from deconfound.errors import TableError, need
 
 Columns = dict[str, NDArray[Any]]
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 # So many faults of one kind are named, the others counted.
 SHOWN = 5
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str] = ()) -> Columns:
@@ -68,6 +80,34 @@ def _read_parquet(path: Path, text: Sequence[str]) -> Columns:
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:
     """Every cell as text without blanks around it, None where it holds nothing."""
     return np.array([None if is_missing(cell) else str(cell).strip() for cell in column.tolist()], dtype=object)
+
+
+def csv_text(columns: Mapping[str, Sequence[Any]], guard_formulas: bool = False) -> str:
+    """Columns as the text of a CSV file, floats so that they read back bit for bit.
+
+    Args:
+        columns: Name → one value per row; None is an empty cell.
+        guard_formulas: Put an apostrophe before text that begins with =, +, -, @, a tab or a line end. A spreadsheet
+            takes such a cell for a formula, and a level of a foreign table may be one; other programs then read the
+            apostrophe as a part of the text.
+
+    Example:
+        >>> print(csv_text({"site": ["A", "=1+1"], "score": [0.5, -1.0]}, guard_formulas=True))
+        site,score
+        A,0.5
+        '=1+1,-1.0
+        <BLANKLINE>
+    """
+
+    def cell(value: Any) -> str:
+        text = "" if value is None else str(plain(value))
+        return f"'{text}" if guard_formulas and isinstance(value, str) and text.startswith(_FORMULA) else text
+
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([cell(name) for name in columns])
+    writer.writerows([cell(value) for value in row] for row in zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
 def join(path: Path, content: Columns, table_path: Path, people: Columns, id: str) -> tuple[Columns, Columns]:

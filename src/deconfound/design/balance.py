@@ -14,7 +14,7 @@ from deconfound.design.codecs import Kind, LevelCodec, Policy, fit_codec
 from deconfound.design.design import Design
 from deconfound.design.propensity import Array, cell_shares, entropy_weights, fit_logistic
 from deconfound.design.table import Table, absent_columns, column_names, is_missing, plain, read_columns
-from deconfound.design.terms import Linear, Term
+from deconfound.design.terms import Linear, Term, as_terms, sources
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 
 BalanceKind = Literal["overlap", "inverse", "entropy"]
@@ -67,10 +67,11 @@ def balance(
     _check_options(labels, confounds, kind, clip, folds)
     names = [*labels, *([person] if person else [])]
     faults = absent_columns(names, column_names(table), "labels and person")
+    faults += absent_columns(_sources(confounds), column_names(table), "confounds")
     if faults:
         raise TableError(faults)
-    columns = read_columns(table, names)
     types = dict(types or {})
+    columns = read_columns(table, [*names, *_sources(confounds)])
     design = _design(table, confounds, {k: v for k, v in types.items() if k not in labels}, missing)
     people = _people(columns[person]) if person else None
     fitted = [
@@ -78,6 +79,11 @@ def balance(
         for name in labels
     ]
     return describe(fitted, kind, _strata(design, table), people)
+
+
+def _sources(confounds: Sequence[str | Term]) -> list[str]:
+    """The columns of the table that confounds read."""
+    return list(dict.fromkeys(name for term in as_terms(confounds, "confounds") for name in sources(term)))
 
 
 def _check_options(labels: Any, confounds: Any, kind: str, clip: float, folds: int) -> None:

@@ -15,6 +15,16 @@ from deconfound.design.terms import Interaction, Linear, Polynomial, Spline, Ter
 from deconfound.errors import Fault, TableError
 
 
+class TooFarError(TableError):
+    """A value is so far from the training rows that its standardised form overflows."""
+
+    def __init__(self, term: FittedTerm, row: int, column: int) -> None:
+        name = term.labels[column]
+        text = f"{name} must be near the training rows; got a value in row {row} too far away to be standardised."
+        super().__init__(Fault("not finite", name, text, rows=(row,), advice="Correct it or leave the row out."))
+        self.place = term, row, column
+
+
 @dataclass(frozen=True)
 class FittedTerm:
     """A term with all that the training rows taught it.
@@ -45,8 +55,11 @@ class FittedTerm:
 
     def _scaled(self, raw: NDArray[np.float64], fill: float, dtype: DTypeLike) -> NDArray[Any]:
         mean, sd = self._moments
-        rows = (raw - mean) / sd
-        return np.where(np.isnan(rows), fill, rows).astype(dtype)
+        rows = ((raw - mean) / sd).astype(dtype)
+        infinite = np.isinf(rows)
+        if infinite.any():
+            raise TooFarError(self, *(int(place) for place in np.argwhere(infinite)[0]))
+        return np.where(np.isnan(rows), np.array(fill, dtype), rows)
 
     @cached_property
     def _of_levels(self) -> dict[tuple[str, str], NDArray[Any]]:
@@ -101,14 +114,20 @@ def _raw(
 
 
 def _natural_cubic(x: NDArray[np.float64], knots: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The column itself and k − 2 curves, cubic between k knots and straight beyond the outermost two."""
+    """The column itself and k − 2 curves, cubic between k knots and straight beyond the outermost two.
+
+    Beyond the last knot a curve goes on along its slope there, instead of as the difference of huge cubes.
+    """
+    last, before = knots[-1], knots[-2]
+    inside = np.minimum(x, last)
 
     def cubed(knot: float) -> NDArray[np.float64]:
-        return np.clip(x - knot, 0.0, None) ** 3
+        return np.clip(inside - knot, 0.0, None) ** 3
 
-    last, before = knots[-1], knots[-2]
     curves = [
-        cubed(knot) - cubed(before) * (last - knot) / (last - before) + cubed(last) * (before - knot) / (last - before)
+        cubed(knot)
+        - cubed(before) * (last - knot) / (last - before)
+        + 3 * (last - knot) * (before - knot) * (x - inside)
         for knot in knots[:-2]
     ]
     return np.concatenate([x, *(curve / (last - knots[0]) ** 2 for curve in curves)], axis=1)

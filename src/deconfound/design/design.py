@@ -29,7 +29,7 @@ from deconfound.design.table import Table, absent_columns, column_names, read_co
 from deconfound.design.terms import Term, as_terms, curved, sources
 from deconfound.design.weights import row_weight
 from deconfound.design.whitening import whiten
-from deconfound.errors import DeconfoundWarning, Fault, NotFittedError, OptionError, TableError
+from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
 
 if TYPE_CHECKING:
     from deconfound.design.balance import BalanceKind
@@ -70,6 +70,10 @@ class Design:
     ) -> None:
         self.confounds = as_terms(confounds, "confounds")
         self.keep = as_terms(keep, "keep")
+        if not isinstance(types or {}, Mapping):
+            raise OptionError(
+                f"types must be a mapping of column to kind; got {types!r}. Write {{'site': 'categorical'}}."
+            )
         self.types: dict[str, Kind] = dict(types or {})
         self.missing: Policy = missing
         self.unseen: Policy = unseen
@@ -132,18 +136,11 @@ class Design:
         """
         fitted = self._require_fit()
         columns = self._read(table, fitted.keep_sources)
-        with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+        with np.errstate(over="ignore"):  # what overflows is infinite, and refused
             coded = {name: fitted.codecs[name].encode(values, self.unseen) for name, values in columns.items()}
             self._refuse_missing(fitted, coded)
             rows = len(columns[fitted.confound_sources[0]])
-            metadata = fitted.standardise(coded, rows, dtype, 0.0 if self.missing == "mean" else np.nan)
-        infinite = np.isinf(metadata)
-        if infinite.any():
-            row, column = (int(place) for place in np.argwhere(infinite)[0])
-            name = fitted.names[column]
-            text = f"{name} must be near the training rows; got a value in row {row} too far away for {metadata.dtype}."
-            raise TableError(Fault("not finite", name, text, rows=(row,), advice="Correct it or leave the row out."))
-        return metadata
+            return fitted.standardise(coded, rows, dtype, 0.0 if self.missing == "mean" else np.nan)
 
     def _refuse_missing(self, fitted: Fitted, coded: Mapping[str, Coded]) -> None:
         if self.missing == "error":

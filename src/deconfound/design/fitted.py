@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from deconfound.design.basis import FittedTerm, fitted_from_data, fitted_to_data
+from deconfound.design.basis import FittedTerm, TooFarError, fitted_from_data, fitted_to_data
 from deconfound.design.codecs import Codec, Coded, LevelCodec, codec_from_data, codec_to_data
 from deconfound.design.diagnosis import Diagnosis, diagnose
 from deconfound.design.notes import DesignNote, NoteKind
@@ -130,7 +130,11 @@ class Fitted:
             for block in self.blocks:
                 fill = 0.0 if block.role == "confound" else keep_fill
                 known = block.role == "confound" or all(name in coded for name in block.reads)
-                metadata[part, block.columns] = block.term.standardise(here, fill, dtype) if known else np.nan
+                try:
+                    metadata[part, block.columns] = block.term.standardise(here, fill, dtype) if known else np.nan
+                except TooFarError as error:
+                    term, row, column = error.place
+                    raise TooFarError(term, row + first, column) from error
         return metadata
 
     def diagnose(self) -> Diagnosis:
@@ -214,12 +218,21 @@ def from_data(data: Any) -> tuple[Fitted, dict[str, Any]]:
 def _check_whole(fitted: Fitted) -> None:
     """Raise ValueError where parts of a saved design do not go together."""
     white, p = fitted.whitening, len(fitted.columns)
-    numbers: Sequence[NDArray[np.float64]] = [fitted.gram, white.matrix]
+    numbers = [fitted.gram, white.matrix]
+    for codec in fitted.codecs.values():
+        if isinstance(codec, LevelCodec):
+            known = all(isinstance(level, str | bool | int | float) for level in codec.levels)
+            if not known or not codec.levels or len(codec.counts) != len(codec.levels):
+                raise ValueError(f"levels of {codec.name!r}")
+        else:
+            numbers.append(np.array([codec.mean, codec.sd, 1 / codec.sd]))
     for block in fitted.blocks:
-        term = block.term
-        numbers = [*numbers, np.array([term.mean, term.sd, term.unit], dtype=np.float64)]
-        if any(name not in fitted.codecs for name in block.reads) or not all(sd > 0 for sd in term.sd):
-            raise ValueError(f"term {term.term}")
+        for term in (block.term, *block.term.factors):
+            numbers += [np.array([term.mean, term.sd, term.unit], dtype=np.float64), np.array(term.knots, np.float64)]
+            if not all(sd > 0 for sd in term.sd) or len(term.labels) != len(term.mean):
+                raise ValueError(f"term {term.term}")
+        if any(name not in fitted.codecs for name in block.reads):
+            raise ValueError(f"columns of {block.term.term}")
     if fitted.gram.shape != (p, p) or white.matrix.shape[:1] != (p,) or len(white.matrix.shape) != 2:
         raise ValueError(f"matrices of shape {fitted.gram.shape} and {white.matrix.shape} for {p} columns")
     if not isinstance(white.confound_directions, int) or not 0 <= white.confound_directions <= white.matrix.shape[1]:
