@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deconfound.auditing.audit import audit
-    from deconfound.auditing.result import Audit
+    from deconfound.auditing import Audit, audit
     from deconfound.design import Balance, Design, Interaction, Polynomial, Spline
     from deconfound.design.balance import balance
     from deconfound.layers import (
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "audit": "deconfound.auditing.audit",
-    "Audit": "deconfound.auditing.result",
+    "audit": "deconfound.auditing",
+    "Audit": "deconfound.auditing",
     "Balance": "deconfound.design",
     "balance": "deconfound.design.balance",
     "compare": "deconfound.training.comparison",

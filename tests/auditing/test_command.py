@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from deconfound import metrics
+from deconfound.auditing.files import output_columns, read_file
 from deconfound.cli.audit import audit
-from deconfound.cli.audit_files import read_file, usual_outputs
 from deconfound.errors import DeconfoundError
 from tests.auditing.cohort import cohort
 
@@ -48,7 +48,7 @@ def test_one_file_with_everything_gives_three_files_and_exit_code_zero(files):
     assert sorted(path.name for path in out.iterdir()) == ["audit.csv", "audit.html", "audit.json"]
     found = json.loads((out / "audit.json").read_text())
     assert found["about"]["models"] == ["all"]
-    assert "still there" in done.output or "no sign" in done.output
+    assert "read as: all: scores above 0 mean dx = patient" in done.output
 
 
 def test_shuffled_files_are_joined_by_id_and_ids_keep_their_zeros(files):
@@ -56,8 +56,8 @@ def test_shuffled_files_are_joined_by_id_and_ids_keep_their_zeros(files):
     done = run(files / "clean.csv", files / "site.csv", *options, "--out", files / "joined")
     assert done.exit_code == 0, done.output
     found = json.loads((files / "joined" / "audit.json").read_text())
-    answers = {item["model"]: item["answer"] for item in found["verdicts"]}
-    assert answers["site"] == "left"
+    grades = {item["model"]: item["grade"] for item in found["verdicts"]}
+    assert grades["site"] == "strong"
     outputs, table = cohort(n=90)
     auc = {row["model"]: row["value"] for row in found["rows"] if row["statistic"] == "auc" and not row["confound"]}
     for model, name in (("clean", "clean"), ("site", "by site")):
@@ -89,7 +89,7 @@ def test_arrays_and_features_are_read_in_the_order_of_the_table(files):
     done = run(files / "clean.npy", *options, "--out", files / "arrays")
     assert done.exit_code == 0, done.output
     found = json.loads((files / "arrays" / "audit.json").read_text())
-    assert {item["space"]: item["answer"] for item in found["verdicts"]}["features"] == "left"
+    assert {item["space"]: item["grade"] for item in found["verdicts"]}["features"] == "strong"
 
 
 def test_parquet_is_read_like_csv(files):
@@ -151,8 +151,8 @@ def test_predictions_as_the_library_writes_them_are_read_by_their_logits_or_scor
     logit = outputs["clean"]
     said = {"logit_dx": logit, "score_dx": 1 / (1 + np.exp(-logit)), "predicted_dx": np.where(logit > 0, "x", "y")}
     spread = {"score_dx": said["score_dx"], "score_sd_dx": said["score_dx"], "predicted_dx": said["predicted_dx"]}
-    assert usual_outputs(said, set()) == ["logit_dx"]
-    assert usual_outputs(spread, set()) == ["score_dx"]
+    assert output_columns(said, set()) == ["logit_dx"]
+    assert output_columns(spread, set()) == ["score_dx"]
     write(tmp_path / "said.csv", {**table, **spread})
     found = run(tmp_path / "said.csv", "--confounds", "age", "--out", tmp_path / "audit")
     assert found.exit_code == 0
@@ -213,6 +213,6 @@ def test_files_of_one_name_in_two_folders_are_two_models(files, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(files, monkeypatch):
-    monkeypatch.setattr("deconfound.auditing.audit.audit", lambda *args, **options: pytest.fail("measured first"))
+    monkeypatch.setattr("deconfound.auditing.joined.audit", lambda *args, **options: pytest.fail("measured first"))
     done = run(files / "all.csv", "--confounds", "age", "--out", files / "all.csv")
     assert "--out must be a folder that can be written" in str(done.exception)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from deconfound import metrics
-from deconfound.auditing.audit import audit
-from deconfound.cli.audit_files import read_file
+from deconfound.auditing import audit
+from deconfound.auditing.files import read_file
 from deconfound.metrics.linear_models import least_squares
 
 DATA = Path(os.environ.get("DECONFOUND_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from deconfound.cli.audit_files import read_file
+from deconfound.auditing.files import read_file
 from deconfound.data import open_array, open_table, read_table
 from deconfound.errors import TableError
 

@@ -6,7 +6,7 @@ import torch
 
 from deconfound import metrics
 from deconfound.errors import OptionError, ShapeError
-from deconfound.metrics.linear_models import least_squares, ridge, softmax_regression
+from deconfound.metrics.linear_models import least_squares, ridge
 from deconfound.metrics.probes import _held_out, _scores, _weighted_scores
 from deconfound.metrics.resampling import Resampling, person_folds
 
@@ -46,15 +46,6 @@ def test_least_squares_agrees_with_scikit_learn(rng):
     expected = linear_model.LinearRegression().fit(x, y).predict(at)
     found = least_squares(*(torch.from_numpy(part) for part in (x, y, at)))
     np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-def test_logistic_regression_agrees_with_scikit_learn_for_many_targets_at_once(rng):
-    x = rng.normal(size=(150, 4))
-    codes = np.stack([np.digitize(x[:, 0] + rng.normal(size=150), [-0.5, 0.5]), rng.integers(0, 3, 150)])
-    weights = softmax_regression(torch.from_numpy(x), torch.from_numpy(codes), 3, iterations=5000, tolerance=1e-10)
-    for target in range(2):
-        expected = linear_model.LogisticRegression(C=1.0, tol=1e-10, max_iter=5000).fit(x, codes[target])
-        np.testing.assert_allclose(weights[target, :-1].T, expected.coef_, atol=1e-5)
 
 
 def test_auc_agrees_with_scikit_learn_also_with_ties_and_in_batches(rng):
@@ -184,3 +175,76 @@ def test_a_bootstrap_replicate_is_the_score_of_the_rows_drawn(rng, kind):
 def test_an_unknown_kind_of_probe_is_refused():
     with pytest.raises(OptionError, match="'linear' or 'nonlinear'; got 'deep'"):
         metrics.probe(torch.zeros(5, 1), metrics.column("age", [1.0, 2, 3, 4, 5]), "deep")
+
+
+# What cannot be measured is an error, never a number
+
+
+@pytest.mark.parametrize("name", ["auc", "accuracy", "balanced_accuracy", "brier_score", "calibration", "r_squared"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_performance_of_numbers_that_are_not_finite_is_refused(name, bad):
+    with pytest.raises(ShapeError, match="must be finite; got NaN or infinity in row 1"):
+        getattr(metrics, name)(torch.tensor([0.1, bad, 0.3, 0.4]), torch.tensor([0.0, 1.0, 0.0, 1.0]))
+
+
+def test_labels_of_an_auc_are_zero_or_one_and_nothing_is_broadcast():
+    with pytest.raises(ShapeError, match=r"positive must be 0 or 1 in every row; got \[1.0, 2.0\]"):
+        metrics.auc([0.1, 0.4, 0.3], [1, 2, 1])
+    with pytest.raises(ShapeError, match=r"must have one shape; got \(3,\) and \(3, 1\)"):
+        metrics.auc(np.zeros(3), np.zeros((3, 1)))
+    with pytest.raises(ShapeError, match="must have one shape"):
+        metrics.r_squared(np.zeros((4, 1)), np.arange(4.0))
+    with pytest.raises(ShapeError, match="codes must be whole numbers from 0 to 2"):
+        metrics.macro_auc(np.eye(3), [0, 1, 3])
+    with pytest.raises(ShapeError, match="probabilities must lie between 0 and 1; got -1 to 2"):
+        metrics.brier_score([-1.0, 2.0], [0, 1])
+    with pytest.raises(ShapeError, match="groups must hold one value per row"):
+        metrics.group_accuracy([0, 1], [0, 1], [0, 1, 1])
+
+
+def test_r_squared_keeps_its_digits_beside_a_large_mean(rng):
+    true = rng.normal(size=200)
+    predicted = true + 0.5 * rng.normal(size=200)
+    far = metrics.r_squared(predicted + 2.0**40, true + 2.0**40)
+    assert float(far) == pytest.approx(float(metrics.r_squared(predicted, true)), abs=1e-3)
+    assert float(metrics.r_squared(true + 1e8, true + 1e8)) == 1
+
+
+def test_arrays_of_any_byte_order_stride_and_width_are_read(rng):
+    scores, positive = rng.normal(size=50), rng.integers(0, 2, 50)
+    plain = float(metrics.auc(scores, positive))
+    assert float(metrics.auc(scores.astype(">f8"), positive.astype(bool))) == plain
+    assert float(metrics.auc(scores[::-1], positive[::-1])) == plain
+    half = torch.from_numpy(scores).bfloat16()
+    assert float(metrics.auc(half, positive)) == pytest.approx(plain, abs=0.02)
+
+
+# The AUC taken apart, and calibration
+
+
+def test_the_auc_is_exactly_its_part_within_strata_and_its_part_between(rng):
+    site = rng.integers(0, 5, 300)
+    positive = rng.random(300) < np.array([0.1, 0.3, 0.5, 0.7, 1.0])[site]
+    scores = (positive + site + rng.normal(size=300)).round(1)
+    split = metrics.auc_split(scores, positive, site)
+    up, down = np.flatnonzero(positive), np.flatnonzero(~positive)
+    wins = (scores[up][:, None] > scores[down]) + 0.5 * (scores[up][:, None] == scores[down])
+    same = site[up][:, None] == site[down]
+    assert split.share_within == pytest.approx(same.mean())
+    assert split.within == pytest.approx(wins[same].mean())
+    assert split.between == pytest.approx(wins[~same].mean())
+    assert split.auc == pytest.approx(split.share_within * split.within + (1 - split.share_within) * split.between)
+    assert np.isnan(split.strata[4][0])
+    assert split.strata[4][1] == 0
+
+
+def test_calibration_and_brier_score_agree_with_their_definitions_and_with_scikit_learn(rng):
+    p = rng.random(400)
+    truth = rng.random(400) < p**2  # too sure throughout
+    assert float(metrics.brier_score(p, truth)) == pytest.approx(sklearn_metrics.brier_score_loss(truth, p))
+    found = metrics.calibration(p, truth, bins=8)
+    order = np.argsort(p).reshape(8, 50)
+    np.testing.assert_allclose(found.predicted, p[order].mean(1))
+    np.testing.assert_allclose(found.observed, truth[order].mean(1))
+    assert found.error == pytest.approx(np.mean(np.abs(p[order].mean(1) - truth[order].mean(1))))
+    assert metrics.calibration(np.full(20, 0.5), np.arange(20) % 2).counts == (20,)

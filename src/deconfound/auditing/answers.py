@@ -1,4 +1,4 @@
-"""Outputs as answers to the labels, and their performance for many weightings of the rows at once."""
+"""Outputs read as answers to the labels: which number stands for which class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,28 +12,32 @@ from torch import Tensor
 from deconfound.design.table import in_rows, is_missing, plain
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.columns import Column, cells_of, column
-from deconfound.metrics.performance import weighted_auc
-from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, interval
 
-# Texts that are more different numbers than this are a quantity with slips of the pen, no class names.
+# Texts that are more different numbers than this are numbers with typing errors, no class names.
 MOST_CODES = 20
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the outputs say about every label, beside the truth; rows without a label have NaN there.
+    """What the outputs say about every label, beside the truth.
 
     `right (n,)` is 1 where all labels are met (empty for a numeric label), `groups (n,)` the combination of
-    labels, `scores` one `(n,)` score and one 0/1 truth per label and class, `reading` how the outputs were
-    read.
+    labels, `scores` one `(n,)` score and one 0/1 truth per label and class, `probabilities` whether the scores are
+    probabilities, `reading` how the outputs were read. A numeric label has `predicted` and `true` instead.
     """
 
     right: Tensor
     groups: Tensor
     scores: tuple[tuple[str, Tensor, Tensor], ...]
     reading: str
+    probabilities: bool = False
     predicted: Tensor | None = None
     true: Tensor | None = None
+
+    @property
+    def binary(self) -> bool:
+        """Whether there is one score for one label of two levels."""
+        return len(self.scores) == 1
 
     def take(self, rows: Tensor) -> "Answers":
         """The answers at these rows."""
@@ -42,6 +46,7 @@ class Answers:
             self.groups[rows],
             tuple((name, score[rows], positive[rows]) for name, score, positive in self.scores),
             self.reading,
+            self.probabilities,
             None if self.predicted is None else self.predicted[rows],
             None if self.true is None else self.true[rows],
         )
@@ -95,7 +100,7 @@ def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> N
             "of outputs and table."
         )
     named = column(what, array.ravel().tolist(), "categorical")
-    levels = labels[0].levels if len(labels) == 1 else ()
+    levels = sorted_levels(labels[0].levels) if len(labels) == 1 else ()
     classes = levels if set(named.levels) <= set(levels) else named.levels
     codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
     return np.eye(len(classes))[codes]
@@ -109,84 +114,78 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-def answers(outputs: Tensor, labels: Sequence[Column]) -> Answers | None:
-    """Read `outputs (n, k)` as answers: a score per binary label, a score per class, or a predicted quantity.
+def answers(outputs: Tensor, labels: Sequence[Column], classes: Sequence[str] = ()) -> Answers | None:
+    """Read `outputs (n, k)` as answers: a score per binary label, a score per class, or a predicted number.
 
-    None where their number fits neither, as for hidden features, or where a label has a single level.
+    Columns of classes are in the order of `classes`, by default the sorted one, as scikit-learn's. None where the
+    number of columns fits neither, as for hidden features, or where a label has a single level.
     """
     k = outputs.shape[1]
     if not labels or any(len(label.levels) == 1 for label in labels):
         return None
-    groups = cells_of(labels)[0]
-    if len(labels) == 1 and labels[0].kind == "numeric":
-        if k != 1:
-            return None
-        reading = f"the output is the predicted {labels[0].name}"
-        return Answers(outputs[:, 0] * 0, groups * 0, (), reading, outputs[:, 0], labels[0].values)
+    label = labels[0]
+    if len(labels) == 1 and label.kind == "numeric":
+        return _number(outputs, label) if k == 1 else None
+    if any(label.kind == "numeric" for label in labels):
+        return None
+    if k == 1 and len(labels) == 1 and (codes := _class_codes(outputs[:, 0], label)) is not None:
+        return _classes(torch.nn.functional.one_hot(codes, len(label.levels)).double(), label, label.levels, "codes")
     if k == len(labels) and all(label.kind == "binary" for label in labels):
-        probabilities = bool(((outputs >= 0) & (outputs <= 1)).all())
-        cut = 0.5 if probabilities else 0.0
-        truth = torch.stack([label.values for label in labels], dim=1)
-        right = ((outputs > cut).double() == truth).all(1).double()
-        scores = tuple((label.name, outputs[:, i], (truth[:, i] == 1).double()) for i, label in enumerate(labels))
-        high = ", ".join(f"{label.name} = {label.levels[1]}" for label in labels)
-        sort = "probabilities" if probabilities else "scores"
-        return Answers(right, groups, scores, f"{sort} above {cut:g} mean {high}")
-    if len(labels) == 1 and k == len(labels[0].levels):
-        label = labels[0]
-        right = (outputs.argmax(1) == label.values).double()
-        chance = _probabilities(outputs)
-        scores = tuple((level, chance[:, i], (label.values == i).double()) for i, level in enumerate(label.levels))
-        order = ", ".join(label.levels)
-        return Answers(right, groups, scores, f"the highest of {k} outputs is the predicted {label.name} ({order})")
+        return _binary(outputs, labels)
+    if len(labels) == 1 and k == len(label.levels):
+        return _classes(outputs, label, tuple(classes) or sorted_levels(label.levels), "")
     return None
 
 
-def measures(given: Answers, weights: Tensor) -> dict[str, Tensor]:
-    """Every performance measure `(R,)` for each weighting `(R, n)` of the rows; NaN where a class is absent.
-
-    Accuracy: the weighted share of right rows. Balanced accuracy: the mean of that over the label groups
-    (with several labels the paper's mean of group accuracies). AUC: the mean over labels, or over classes
-    against the rest. For a numeric label: R² and mean absolute error.
-    """
-    weights = weights.double()
-    total = weights.sum(1)
-    if given.predicted is not None and given.true is not None:
-        error = given.true - given.predicted
-        mean = (weights @ given.true) / total
-        spread = weights @ given.true.square() - total * mean.square()
-        return {"r2": 1 - weights @ error.square() / spread, "mean_absolute_error": weights @ error.abs() / total}
-    member = (given.groups[:, None] == torch.unique(given.groups)).double()
-    per_group = (weights @ (given.right[:, None] * member)) / (weights @ member)
-    found = {"accuracy": weights @ given.right / total, "balanced_accuracy": per_group.nanmean(1)}
-    each = [weighted_auc(score, positive, weights) for _, score, positive in given.scores]
-    found["auc"] = torch.stack(each).nanmean(0)
-    return found
+def sorted_levels(levels: Sequence[str]) -> tuple[str, ...]:
+    """Levels as scikit-learn sorts classes: numbers by size, text by the alphabet."""
+    if all(_is_number(level) for level in levels):
+        return tuple(sorted(levels, key=float))
+    return tuple(sorted(levels))
 
 
-def performance(
-    given: Answers, units: Tensor, resampling: Resampling, folds: Tensor | None = None
-) -> tuple[Estimate, ...]:
-    """Every measure with its bootstrap interval; AUC within each fold and then averaged where folds are given."""
-    n = len(given.right)
-    drawn = bootstrap_weights(torch.zeros(n), units, resampling.bootstraps, resampling.generator())
-    weights = torch.cat([torch.ones(1, n, dtype=drawn.dtype), drawn])
-    found = measures(given, weights)
-    if folds is not None and "auc" in found:
-        each = [
-            measures(given.take(rows), weights[:, rows])["auc"]
-            for rows in ((folds == fold).nonzero()[:, 0] for fold in torch.unique(folds))
-        ]
-        found["auc"] = torch.stack(each).nanmean(0)
-    out = []
-    for statistic, values in found.items():
-        value = float(values[0])
-        least, most = {"r2": (-float("inf"), 1.0), "mean_absolute_error": (0.0, float("inf"))}.get(
-            statistic, (0.0, 1.0)
-        )
-        low, high = interval(value, values[1:], least, most)
-        out.append(Estimate(statistic, value, n, low, high))
-    return tuple(out)
+def _number(outputs: Tensor, label: Column) -> Answers:
+    nothing = torch.zeros(len(outputs), dtype=torch.long)
+    reading = f"the output is the predicted {label.name}"
+    return Answers(nothing.double(), nothing, (), reading, predicted=outputs[:, 0], true=label.values)
+
+
+def _binary(outputs: Tensor, labels: Sequence[Column]) -> Answers:
+    probabilities = bool(((outputs >= 0) & (outputs <= 1)).all())
+    cut = 0.5 if probabilities else 0.0
+    truth = torch.stack([label.values for label in labels], dim=1)
+    right = ((outputs > cut).double() == truth).all(1).double()
+    scores = tuple((label.name, outputs[:, i], (truth[:, i] == 1).double()) for i, label in enumerate(labels))
+    high = ", ".join(f"{label.name} = {label.levels[1]}" for label in labels)
+    reading = f"{'probabilities' if probabilities else 'scores'} above {cut:g} mean {high}"
+    return Answers(right, cells_of(labels)[0], scores, reading, probabilities)
+
+
+def _classes(outputs: Tensor, label: Column, order: Sequence[str], what: str) -> Answers:
+    """One column per class, in this order; for two classes one score says it all."""
+    place = torch.tensor([order.index(level) for level in label.levels])
+    chance = _probabilities(outputs)[:, place]
+    right = (chance.argmax(1) == label.values).double()
+    groups = cells_of([label])[0]
+    listed = ", ".join(order)
+    reading = f"the highest of {len(order)} columns is the predicted {label.name} ({listed}, in this order)"
+    if what == "codes":
+        reading = f"the output is the predicted class of {label.name} ({listed})"
+    if len(label.levels) == 2:
+        truth = (label.values == 1).double()
+        return Answers(right, groups, ((label.name, chance[:, 1], truth),), f"{reading}; high: {label.levels[1]}", True)
+    scores = tuple((level, chance[:, i], (label.values == i).double()) for i, level in enumerate(label.levels))
+    return Answers(right, groups, scores, reading, True)
+
+
+def _class_codes(output: Tensor, label: Column) -> Tensor | None:
+    """The class of each row where the outputs are the label's own numbers, such as 1 and 2; not 0 and 1."""
+    if not all(_is_number(level) for level in label.levels):
+        return None
+    numbers = torch.tensor([float(level) for level in label.levels], dtype=output.dtype)
+    if {0.0, 1.0} >= set(numbers.tolist()) or not bool(torch.isin(output, numbers).all()):
+        return None
+    return (output[:, None] == numbers).double().argmax(1)
 
 
 def _probabilities(outputs: Tensor) -> Tensor:

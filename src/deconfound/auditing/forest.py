@@ -59,7 +59,7 @@ def _panel(panel: Panel, models: Sequence[str], left: float, height: int) -> str
     numbers = [n for dot in panel.dots for n in (dot.value, dot.low, dot.high) if math.isfinite(n)]
     if panel.line is not None:
         numbers.append(panel.line)
-    low, high, step = _scale(min(numbers, default=0.0), max(numbers, default=1.0))
+    low, high, step = scale(min(numbers, default=0.0), max(numbers, default=1.0))
 
     def x(value: float) -> float:
         return left + PANEL * (value - low) / (high - low)
@@ -99,7 +99,7 @@ def _dot(dot: Dot, name: str, x: object, y: float) -> str:
     return f"<g>{line}{centre}<title>{escape(text.replace('-', '−'))}</title></g>"
 
 
-def _scale(low: float, high: float) -> tuple[float, float, float]:
+def scale(low: float, high: float) -> tuple[float, float, float]:
     """Round ends and a round step that hold these numbers in four steps or so."""
     if high - low < 1e-9:
         low, high = low - 0.01, high + 0.01

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.auditing.answers import numbers_of
-from deconfound.auditing.notes import Note
+from deconfound.auditing.records import Note
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
 from deconfound.errors import OptionError, ShapeError, TableError
-from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes, tercile_codes
+from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes
 from deconfound.metrics.conditional import SMALLEST_GROUP
 
 # Names of the level that a score counts down from, whatever the alphabet says.
@@ -53,77 +53,91 @@ class Intake:
     folds: Tensor
     notes: list[Note]
     rows: Tensor
+    classes: tuple[str, ...] = ()
 
 
-def read(
-    outputs: Any,
-    features: Any,
-    table: Table,
-    confounds: Sequence[str],
-    labels: Sequence[str],
-    person: str | None,
-    fold: str | None,
-    types: dict[str, str],
-    positive: dict[str, str],
-) -> Intake:
+@dataclass(frozen=True)
+class Roles:
+    """What each column of the table is for, as `audit` was told."""
+
+    confounds: Sequence[str]
+    labels: Sequence[str]
+    person: str | None = None
+    fold: str | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    positive: Mapping[str, str] = field(default_factory=dict)
+    classes: Sequence[str] = ()
+
+
+def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
     """Read outputs and table, or say at once everything that is wrong with the columns."""
-    single = [name for name in (person, fold) if name is not None]
-    _check_names(table, confounds, labels, single, types, positive)
-    columns = read_columns(table, [*confounds, *labels, *single])
-    label_columns = [
-        directed(column(name, columns[name], types.get(name), codes_to=10), positive.get(name)) for name in labels
+    _check_names(table, roles)
+    single = [name for name in (roles.person, roles.fold) if name is not None]
+    columns = read_columns(table, [*roles.confounds, *roles.labels, *single])
+    types = {**_categories(table, [*roles.confounds, *roles.labels]), **roles.types}
+    labels = [
+        directed(column(name, columns[name], types.get(name), codes_to=10), roles.positive.get(name))
+        for name in roles.labels
     ]
-    confound_columns = [column(name, columns[name], types.get(name)) for name in confounds]
+    confounds = [column(name, columns[name], types.get(name)) for name in roles.confounds]
     notes = [
-        Note("note", name, f"{name} holds {count} distinct whole numbers and is read as a quantity; if they are codes, "
-             f"pass types={{{name!r}: 'categorical'}}.")
-        for name in confounds
+        Note("codes", "note", name, f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
+             f"codes, pass types={{{name!r}: 'categorical'}}.")
+        for name in roles.confounds
         if name not in types and (count := looks_like_codes(columns[name]))
     ]  # fmt: skip
-    n = len(columns[confounds[0]])
+    n = len(columns[roles.confounds[0]])
     present = torch.ones(n, dtype=torch.bool)
-    for label in label_columns:
+    for label in labels:
         present &= label.present
         if missing := int((~label.present).sum()):
-            notes.append(Note("note", "", f"{missing:,} of {n:,} rows have no {label.name} and are left out."))
-    spaces = {"outputs": _models(outputs, label_columns, n, "outputs")}
+            text = f"{missing:,} of {n:,} rows have no {label.name} and are left out."
+            notes.append(Note("missing", "note", "", text))
+    spaces = {"outputs": _models(outputs, labels, n, "outputs")}
     if features is not None:
         spaces["features"] = _models(features, [], n, "features")
-    if fold is not None:
-        present &= ~_alone(_codes(columns, fold, n), present, fold, notes)
+    if roles.fold is not None:
+        present &= ~_alone(_codes(columns, roles.fold, n), present, roles.fold, notes)
     rows = present.nonzero()[:, 0]
-    units = _codes(columns, person, n)[rows] if person else torch.arange(len(rows))
-    folds = _codes(columns, fold, n)[rows]
+    units = _codes(columns, roles.person, n)[rows] if roles.person else torch.arange(len(rows))
     _refuse_few(units)
     for model, values in spaces["outputs"].items():
         if (values[rows] == values[rows][:1]).all():
             text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
-            notes.append(Note("warning", "", text))
-    label_columns = [label.take(rows) for label in label_columns]
-    for label in label_columns:
-        if label.kind == "numeric":
-            notes.append(Note("note", "", f"{label.name} is a quantity: within its groups means within its thirds."))
+            notes.append(Note("constant outputs", "warning", "", text))
+    labels = [label.take(rows) for label in labels]
     return Intake(
         {space: {model: values[rows] for model, values in models.items()} for space, models in spaces.items()},
-        [item.take(rows) for item in confound_columns],
-        label_columns,
-        _groups(label_columns, len(rows)),
+        [item.take(rows) for item in confounds],
+        labels,
+        _groups(labels, len(rows)),
         units,
-        folds,
+        _codes(columns, roles.fold, n)[rows],
         notes,
         rows,
+        _class_order(roles.classes, labels),
     )
 
 
-def _check_names(
-    table: Table,
-    confounds: Sequence[str],
-    labels: Sequence[str],
-    single: Sequence[str],
-    types: dict[str, str],
-    positive: dict[str, str],
-) -> None:
+def _categories(table: Table, names: Sequence[str]) -> dict[str, str]:
+    """Columns that a DataFrame calls categories stay categories, also where their levels are numbers."""
+    keys = {str(key): key for key in table.keys()}  # noqa: SIM118 - a DataFrame need not iterate over names
+    kinds = {name: str(getattr(table[keys[name]], "dtype", "")) for name in names}
+    return {name: "categorical" for name, kind in kinds.items() if kind == "category"}
+
+
+def _class_order(classes: Sequence[str], labels: Sequence[Column]) -> tuple[str, ...]:
+    given = tuple(str(level) for level in classes)
+    if given and (len(labels) != 1 or set(given) != set(labels[0].levels)):
+        levels = ", ".join(labels[0].levels) if len(labels) == 1 else f"{len(labels)} labels"
+        raise OptionError(f"classes must name every level of the one label; got {', '.join(given)} for {levels}.")
+    return given
+
+
+def _check_names(table: Table, roles: Roles) -> None:
     """Refuse roles and columns that cannot be, all of them at once."""
+    confounds, labels = roles.confounds, roles.labels
+    single = [name for name in (roles.person, roles.fold) if name is not None]
     for role, names in (("confounds", confounds), ("labels", labels)):
         if isinstance(names, str):
             raise OptionError(f"{role} must be a list of column names; got {names!r}. Write [{names!r}].")
@@ -136,8 +150,10 @@ def _check_names(
     for role, names in (("confounds", confounds), ("labels", labels)):
         twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
         faults += [f"{role} must name each column once; got {name!r} twice." for name in twice]
-    faults += [_unknown("types", name, [*confounds, *labels]) for name in types if name not in [*confounds, *labels]]
-    faults += [_unknown("positive", name, labels) for name in positive if name not in labels]
+    faults += [
+        _unknown("types", name, [*confounds, *labels]) for name in roles.types if name not in [*confounds, *labels]
+    ]
+    faults += [_unknown("positive", name, labels) for name in roles.positive if name not in labels]
     if faults:
         raise TableError(" ".join(faults))
 
@@ -166,7 +182,7 @@ def _alone(folds: Tensor, present: Tensor, name: str, notes: list[Note]) -> Tens
     if alone.any():
         count = int(alone.sum())
         text = f"{count:,} {'row is' if count == 1 else 'rows are'} alone in a fold, where nothing can be measured."
-        notes.append(Note("note", "", f"{text} Left out."))
+        notes.append(Note("missing", "note", "", f"{text} Left out."))
     return alone
 
 
@@ -198,16 +214,9 @@ def directed(label: Column, positive: str | None) -> Column:
 
 
 def _groups(labels: list[Column], n: int) -> Tensor:
-    """`(n,)` codes of the combinations of labels, a quantity being cut into thirds."""
-    if not labels:
-        return torch.zeros(n, dtype=torch.long)
-    parts = []
-    for label in labels:
-        if label.kind == "numeric":
-            codes, names = tercile_codes(label.values)
-            label = Column(label.name, "categorical", codes.double(), names)
-        parts.append(label)
-    return cells_of(parts)[0]
+    """`(n,)` codes of the combinations of categorical labels; curves take care of the numeric ones."""
+    categories = [label for label in labels if label.kind != "numeric"]
+    return cells_of(categories)[0] if categories else torch.zeros(n, dtype=torch.long)
 
 
 def _codes(columns: dict[str, NDArray[Any]], name: str | None, n: int) -> Tensor:

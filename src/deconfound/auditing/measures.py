@@ -9,10 +9,11 @@ from torch import Tensor
 from deconfound.metrics.columns import Column
 from deconfound.metrics.conditional import SMALLEST_GROUP, partial_distance_correlation
 from deconfound.metrics.confounder_tests import full_confounder_test, partial_confounder_test
-from deconfound.metrics.distance_tests import dcor_test
+from deconfound.metrics.distance_tests import Draws, dcor_draws, dcor_test
 from deconfound.metrics.paper import paper_test
 from deconfound.metrics.probes import probe
 from deconfound.metrics.resampling import Estimate, Resampling
+from deconfound.metrics.residual_tests import residual_draws, residuals
 
 FOLDS = 5
 # Below this a cross-validated probe is mostly noise.
@@ -30,7 +31,15 @@ class Measured:
     folds: Tensor
 
 
-def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *, logits: bool) -> tuple[Estimate, ...]:
+@dataclass(frozen=True)
+class Left:
+    """The numbers of one confound, the one that decides first, and its bootstrap replicates."""
+
+    estimates: tuple[Estimate, ...]
+    replicates: Tensor
+
+
+def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *, logits: bool) -> Left:
     """What is left of a confound in the outputs: distance correlations, probes and tests, in the order of a report.
 
     Args:
@@ -41,68 +50,76 @@ def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *
     """
     n = len(given.outputs)
     if n < SMALLEST_GROUP or len(torch.unique(given.confound.values)) < 2:
-        return (Estimate("dcor_sqr", float("nan"), n),)
-    outputs, encoded = given.outputs, _scaled(given.confound)
-    found = []
+        return Left((Estimate("dcor_sqr", float("nan"), n),), torch.zeros(0))
+    encoded, units = scaled(given.confound), _several(given.units)
+    pooled = standardised_within(given.outputs, given.folds)
+    main, draws = _main(given, labels, resampling, pooled, encoded, units)
+    found = [main]
     if labels:
-        cells = given.folds * (int(given.groups.max()) + 1) + given.groups
-        found.append(dcor_test(outputs, encoded, cells, given.units, resampling, "within_group_dcor_sqr"))
-    found.append(dcor_test(outputs, encoded, given.folds, given.units, resampling))
-    people = _people(given, labels)
-    if labels:
-        condition = torch.cat([_scaled(label) for label in people[2]], dim=1)
-        value = partial_distance_correlation(people[0], _scaled(people[1]), condition)
-        found.append(Estimate("partial_dcor", float(value), len(people[0])))
+        found.append(dcor_test(given.outputs, encoded, given.folds, units, resampling))
+        condition = torch.cat([scaled(label) for label in labels], dim=1)
+        found.append(Estimate("partial_dcor", float(partial_distance_correlation(pooled, encoded, condition)), n))
     if logits:
-        found.append(paper_test(outputs, given.confound, given.folds, given.units, resampling))
-    if len(people[0]) >= FEWEST_FOR_PROBES:
-        fewer = replace(resampling, permutations=max(39, resampling.permutations // 10))
-        scores = _standardised_within(outputs, given.folds)
-        for kind in ("linear", "nonlinear"):
-            found.append(
-                probe(
-                    scores,
-                    given.confound,
-                    kind,
-                    groups=given.groups,
-                    units=given.units,
-                    folds=FOLDS,
-                    resampling=fewer,
-                )
-            )
-    if labels and _testable(labels):
-        found.append(partial_confounder_test(*people, resampling))
-        found.append(full_confounder_test(*people, resampling))
-    return tuple(found)
+        found.append(paper_test(given.outputs, given.confound, given.folds, units, resampling))
+    found += _probes(given, labels, resampling, pooled, encoded)
+    if labels:
+        found.append(partial_confounder_test(pooled, given.confound, labels, resampling, units))
+        found.append(full_confounder_test(pooled, given.confound, labels, resampling, units))
+    return Left(tuple(found), draws.replicates)
 
 
-def _scaled(column: Column) -> Tensor:
-    """The encoded column, a quantity in units of its sd so that it weighs like a 0/1 column."""
+def _main(
+    given: Measured,
+    labels: Sequence[Column],
+    resampling: Resampling,
+    pooled: Tensor,
+    encoded: Tensor,
+    units: Tensor | None,
+) -> tuple[Estimate, Draws]:
+    """The number that decides: beyond numeric labels, within label groups, or over all rows without a label."""
+    if any(label.kind == "numeric" for label in labels):
+        draws = residual_draws(pooled, encoded, labels, units, resampling)
+        return draws.estimate("residual_dcor_sqr"), draws
+    cells = given.folds * (int(given.groups.max()) + 1) + given.groups if labels else given.folds
+    draws = dcor_draws(given.outputs, encoded, cells, units, resampling)
+    return draws.estimate("within_group_dcor_sqr" if labels else "dcor_sqr"), draws
+
+
+def _probes(
+    given: Measured, labels: Sequence[Column], resampling: Resampling, pooled: Tensor, encoded: Tensor
+) -> list[Estimate]:
+    """Probes of the outputs; beyond a numeric label, of what its curve leaves of them."""
+    confound, groups, units = given.confound, given.groups, given.units
+    if any(label.kind == "numeric" for label in labels):
+        left = residuals(pooled, encoded, labels, units)
+        pooled, groups, units, confound = left.x, left.strata, units[left.rows], confound.take(left.rows)
+        if confound.kind == "numeric":
+            confound = replace(confound, values=left.y[:, 0])
+    if len(torch.unique(units)) < FEWEST_FOR_PROBES:
+        return []
+    fewer = replace(resampling, permutations=max(39, resampling.permutations // 10))
+    return [
+        probe(pooled, confound, kind, groups=groups, units=units, folds=FOLDS, resampling=fewer)
+        for kind in ("linear", "nonlinear")
+    ]
+
+
+def _several(units: Tensor) -> Tensor | None:
+    return None if len(torch.unique(units)) == len(units) else units
+
+
+def scaled(column: Column) -> Tensor:
+    """The encoded column, a number in units of its sd so that it weighs like a 0/1 column."""
     if column.kind != "numeric":
         return column.encoded
     return column.encoded / column.values.std().clamp_min(1e-300)
 
 
-def _testable(labels: Sequence[Column]) -> bool:
-    return len(labels) == 1 or all(label.kind != "numeric" for label in labels)
-
-
-def _people(given: Measured, labels: Sequence[Column]) -> tuple[Tensor, Column, list[Column]]:
-    """One row per person (tests of conditional independence need that): the mean output and the first of the rest."""
-    scores = _standardised_within(given.outputs, given.folds)
-    _, unit = torch.unique(given.units, return_inverse=True)
-    count = int(unit.max()) + 1
-    mean = torch.zeros(count, scores.shape[1], dtype=scores.dtype).index_add(0, unit, scores)
-    mean = mean / torch.bincount(unit)[:, None]
-    first = torch.full((count,), len(unit)).scatter_reduce(0, unit, torch.arange(len(unit)), "amin")
-    return mean, given.confound.take(first), [label.take(first) for label in labels]
-
-
-def _standardised_within(outputs: Tensor, folds: Tensor) -> Tensor:
+def standardised_within(outputs: Tensor, folds: Tensor) -> Tensor:
     """Outputs of different folds come from different models: each fold is brought to mean zero and sd one."""
-    out = outputs.clone()
     if len(torch.unique(folds)) == 1:
-        return out
+        return outputs.clone()
+    out = outputs.clone()
     for fold in torch.unique(folds):
         rows = folds == fold
         part = outputs[rows]

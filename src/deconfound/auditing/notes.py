@@ -1,12 +1,11 @@
 """Where a question about a confound has no answer, or one that should not be read alone."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from deconfound.auditing.records import NO_ANSWER, Note
 from deconfound.metrics.columns import Column
 from deconfound.metrics.correlation import association
 
@@ -16,49 +15,47 @@ FEW_ROWS = 10
 FEW_PEOPLE = 50
 
 
-@dataclass(frozen=True)
-class Note:
-    """One thing to know before reading the numbers; a warning where they may mislead."""
-
-    severity: Literal["warning", "note"]
-    confound: str
-    text: str
+def reasons(notes: Iterable[Note], confound: str) -> list[Note]:
+    """The notes for which the question about a confound has no answer."""
+    return [note for note in notes if note.confound == confound and note.kind in NO_ANSWER]
 
 
-def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: Tensor) -> list[Note]:
+def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: Tensor, folds: Tensor) -> list[Note]:
     """What speaks against the numbers of one confound: the label in disguise, rare levels, few people."""
-    name = confound.name
-    present = confound.present
+    name, present = confound.name, confound.present
     notes = []
-    if int((~present).sum()):
-        text = f"{int((~present).sum()):,} of {len(present):,} rows have no {name}; its numbers leave them out."
-        notes.append(Note("note", name, text))
+    if missing := int((~present).sum()):
+        text = f"{missing:,} of {len(present):,} rows have no {name}; its numbers leave them out."
+        notes.append(Note("missing", "note", name, text))
     people = len(torch.unique(units[present]))
     if people < FEW_PEOPLE:
         text = f"{people} people with a value of {name}: too few to trust the intervals (below {FEW_PEOPLE})."
-        notes.append(Note("warning", name, text))
+        notes.append(Note("few people", "warning", name, text))
     for label in labels:
-        found = association(confound, label)
-        measure = found.statistic.replace("abs_", "|").replace("_", " ") + ("|" if "abs" in found.statistic else "")
-        if found.value >= SAME_AS_LABEL:
-            text = (
-                f"{name} and {label.name} are nearly the same ({measure} = {found.value:.2f}): whether a model uses "
-                "one or the other cannot be told from these people. Add people in whom they differ."
-            )
-            notes.append(Note("warning", name, text))
-        elif found.value >= TIED_TO_LABEL:
-            text = (
-                f"{name} and {label.name} go together ({measure} = {found.value:.2f}), so even a perfect model's "
-                f"outputs go with {name}: read the numbers within {label.name}, not the marginal ones."
-            )
-            notes.append(Note("note", name, text))
-    same = unanswerable(notes, name)
-    return notes + _rare_levels(confound) + ([] if same else _single_level_groups(confound, groups))
+        notes += _tie(confound, label)
+    notes += _rare_levels(confound)
+    if reasons(notes, name):
+        return notes
+    return notes + (_within_folds(confound, folds) or _within_groups(confound, groups, folds))
 
 
-def unanswerable(notes: Sequence[Note], confound: str) -> bool:
-    """Whether these notes say that the confound cannot be told from the label."""
-    return any(note.confound == confound and "cannot be told" in note.text for note in notes)
+def _tie(confound: Column, label: Column) -> list[Note]:
+    found = association(confound, label)
+    name, value = confound.name, found.value
+    measure = found.statistic.replace("abs_", "|").replace("_", " ") + ("|" if "abs" in found.statistic else "")
+    if value >= SAME_AS_LABEL:
+        text = (
+            f"{name} and {label.name} are nearly the same ({measure} = {value:.2f}): whether a model uses one or the "
+            "other cannot be told from these people. Add people in whom they differ."
+        )
+        return [Note("same as label", "warning", name, text)]
+    if value >= TIED_TO_LABEL:
+        text = (
+            f"{name} and {label.name} go together ({measure} = {value:.2f}), so even a perfect model's outputs go with "
+            f"{name}: read the numbers given {label.name}, not the marginal ones."
+        )
+        return [Note("tied to label", "note", name, text)]
+    return []
 
 
 def _rare_levels(confound: Column) -> list[Note]:
@@ -68,17 +65,45 @@ def _rare_levels(confound: Column) -> list[Note]:
     if not rare:
         return []
     shown = ", ".join(rare[:6]) + (f" and {len(rare) - 6} more" if len(rare) > 6 else "")
-    return [Note("warning", confound.name, f"{confound.name} has levels of fewer than {FEW_ROWS} rows: {shown}.")]
+    text = f"{confound.name} has levels of fewer than {FEW_ROWS} rows: {shown}."
+    return [Note("rare levels", "warning", confound.name, text)]
 
 
-def _single_level_groups(confound: Column, groups: Tensor) -> list[Note]:
+def _constant(confound: Column, cells: Tensor) -> tuple[int, int]:
+    """In how many of the cells the confound does not vary, and how many cells there are."""
     present = confound.present
-    found = torch.unique(groups[present])
-    single = [len(torch.unique(confound.values[present & (groups == group)])) < 2 for group in found]
-    if not any(single):
+    codes = torch.unique(cells[present], return_inverse=True)[1]
+    values = torch.unique(confound.values[present], return_inverse=True)[1]
+    count = int(codes.max()) + 1
+    low = torch.full((count,), len(values)).scatter_reduce(0, codes, values, "amin")
+    high = torch.full((count,), -1).scatter_reduce(0, codes, values, "amax")
+    return int((low == high).sum()), count
+
+
+def _within_folds(confound: Column, folds: Tensor) -> list[Note]:
+    constant, count = _constant(confound, folds)
+    if count == 1 or not constant:
         return []
-    if all(single):
-        text = f"{confound.name} does not vary within any label group: its effect cannot be told from the label's."
-        return [Note("warning", confound.name, text)]
-    text = f"{confound.name} does not vary within {sum(single)} of {len(single)} label groups; they count as zero."
-    return [Note("note", confound.name, text)]
+    name = confound.name
+    if constant == count:
+        text = (
+            f"{name} is the same in all rows of a test set (as when one {name} at a time is left out), and every test "
+            f"set has its own model: these outputs cannot show whether the models use {name}."
+        )
+        return [Note("constant in test sets", "warning", name, text)]
+    text = f"{name} does not vary within {constant} of {count} test sets; they count as zero."
+    return [Note("small groups", "note", name, text)]
+
+
+def _within_groups(confound: Column, groups: Tensor, folds: Tensor) -> list[Note]:
+    """Whether the confound varies given the label (and the test set): if not, they cannot be separated."""
+    constant, count = _constant(confound, folds * (int(groups.max()) + 1) + groups)
+    if not constant or count == 1:
+        return []
+    name = confound.name
+    if constant == count:
+        text = f"{name} does not vary within any label group: its effect cannot be told from the label's."
+        return [Note("constant given the label", "warning", name, text)]
+    where = "label groups" if len(torch.unique(folds)) == 1 else "label groups of the test sets"
+    text = f"{name} does not vary within {constant} of {count} {where}; they count as zero."
+    return [Note("small groups", "note", name, text)]

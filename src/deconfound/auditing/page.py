@@ -1,83 +1,104 @@
-"""One self-contained HTML page from the data of an audit.
+"""The page of an audit: words and numbers as HTML, figures as SVG, and a script that only redraws and recolours."""
 
-Words and numbers are written here, escaped, so that the page reads without scripts; the figures are drawn from the
-embedded data by `assets/page.js`. Nothing is fetched: the content security policy forbids it.
-"""
-
-import json
-from collections.abc import Iterable, Mapping
-from html import escape
-from importlib.resources import files
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from deconfound.auditing.html import Markup, asset, html_page, html_table, safe, scrolling, section
+from deconfound.auditing.performance_page import figures_section, performance_section, shown
 from deconfound.auditing.words import RESAMPLES, STATISTICS
 
-_SIGNS = {"left": "●", "trace": "◐", "clear": "○", "unanswerable": "?"}
-_ANSWERS = {"left": "still there", "trace": "trace", "clear": "no sign", "unanswerable": "no answer"}
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+_SIGNS = {"strong": "●", "clear": "●", "weak": "◐", "faint": "◔", "none found": "○", "no answer": "–"}
 
 
-def render(data: Mapping[str, Any]) -> str:
-    """The page for `Audit.to_dict()` with the points of the figure under "points" (None leaves the figure out)."""
+def audit_page(data: Mapping[str, Any]) -> str:
+    """The page for `Audit.to_dict()` with "points" (None leaves the map out) and "shapes" (curves and quantiles)."""
     about = data["about"]
+    return html_page(
+        f"Audit of {', '.join(about['models'])}",
+        audit_sections(data),
+        kicker="Confound audit",
+        heading="What is left",
+        summary=_summary(about),
+        skip_to="verdicts",
+        data=page_data(data),
+        script=asset("page.js"),
+    )
+
+
+def page_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What the script of the page reads."""
     words = {name: {"name": item.name, "axis": item.axis} for name, item in STATISTICS.items()}
-    title = f"Audit of {', '.join(about['models'])}"
-    parts = {
-        "title": escape(title),
-        "policy": POLICY,
-        "style": asset("page.css"),
-        "script": asset("page.js"),
-        "summary": _summary(about),
-        "grid": _grid(data),
-        "cards": "".join(_card(name, data) for name in _names(about["confounds"])),
-        "figure": "" if data["points"] is None else _FIGURE,
-        "notes": _notes(data["notes"]),
-        "made": _made(data),
-        "table": _table(data["rows"]),
-        "data": _embedded({**data, "words": words}),
-    }
-    page = asset("page.html")
-    for name, text in parts.items():
-        page = page.replace("{{" + name + "}}", text, 1)
-    return page
+    wanted = ("about", "rows", "points")
+    return {**{key: data[key] for key in wanted}, "words": words}
 
 
-def asset(name: str) -> str:
-    return files("deconfound.auditing").joinpath("assets", name).read_text(encoding="utf-8")
+def audit_sections(data: Mapping[str, Any], title: str = "Verdicts") -> list[str]:
+    """Every section of an audit, in the order of reading."""
+    shapes = data.get("shapes") or {}
+    found = [
+        section("Before you read the numbers", notes_list(data), id="notes"),
+        section(title, _grid(data), _KEY, _cards(data), id="verdicts"),
+        section("How much is left", _LEFT, lead=_LEFT_LEAD, id="left"),
+        performance_section(data),
+        figures_section(shapes),
+    ]
+    if data["points"] is not None:
+        found.append(section("Where the people lie", _MAP, lead=_MAP_LEAD, id="map"))
+    return [*found, _made(data), _numbers(data["rows"]), _NOSCRIPT]
 
 
-def _embedded(data: Mapping[str, Any]) -> str:
-    """JSON that cannot end the script element or start a comment, whatever the table holds."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("{{", "{\\u007b")
+def _summary(about: Mapping[str, Any]) -> str:
+    people = f" of {about['people']:,} people" if about["people"] != about["rows"] else ""
+    labels = ", ".join(_names(about["labels"])) or "none"
+    folds = f" · {about['folds']} test folds" if about["fold"] else ""
+    models = ", ".join(about["models"])
+    return f"{models} · {about['rows']:,} rows{people}{folds} · label: {labels} · deconfound {about['version']}"
 
 
 def _names(columns: Iterable[Mapping[str, Any]]) -> list[str]:
     return [column["name"] for column in columns]
 
 
-def _summary(about: Mapping[str, Any]) -> str:
-    people = f" of {about['people']:,} people" if about["people"] != about["rows"] else ""
-    labels = ", ".join(_names(about["labels"])) or "none"
-    models = ", ".join(about["models"])
-    return safe(f"{models} · {about['rows']:,} rows{people} · label: {labels} · deconfound {about['version']}")
+def notes_list(data: Mapping[str, Any]) -> str:
+    """How outputs were read first, then warnings, then notes."""
+    rank = {"reading": 0}
+    ordered = sorted(data["notes"], key=lambda note: (rank.get(note["kind"], 1), note["severity"] != "warning"))
+    items = "".join(
+        f"<li "
+        f'class="{note["severity"]}"><strong>{"read as" if note["kind"] == "reading" else note["severity"]}</strong> '
+        f"{safe(note['text'])}</li>"
+        for note in ordered
+    )
+    return f"<ul class='notes'>{items}</ul>" if items else "<p>Nothing to remark.</p>"
 
 
 def _grid(data: Mapping[str, Any]) -> str:
-    """Models against confounds, one sign each: the whole audit at a glance."""
+    """Models against confounds, one grade each: the whole audit at a glance."""
     confounds = _names(data["about"]["confounds"])
-    head = "".join(f'<th scope="col">{safe(name)}</th>' for name in confounds)
-    lines = []
+    by_key = {(item["model"], item["space"], item["confound"]): item for item in data["verdicts"]}
     spaces = list(dict.fromkeys((item["model"], item["space"]) for item in data["verdicts"]))
     several = len({space for _, space in spaces}) > 1
+    rows = []
     for model, space in spaces:
-        cells = ""
-        for name in confounds:
-            item = _verdict(data, model, space, name)
-            cells += f"<td>{_badge(item['answer'])}<small>{_number(_main(data, item))}</small></td>"
-        suffix = f" <small>{safe(space)}</small>" if several else ""
-        lines.append(f'<tr><th scope="row">{safe(model)}{suffix}</th>{cells}</tr>')
-    return f'<table class="grid"><thead><tr><td></td>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+        name = Markup(f"{safe(model)} <small>{safe(space)}</small>") if several else model
+        rows.append([name, *(_cell(by_key[model, space, confound]) for confound in confounds)])
+    return html_table(["", *confounds], rows, label="Models against confounds")
+
+
+def _cell(item: Mapping[str, Any]) -> Markup:
+    number = "" if item["effect"] is None or item["grade"] == "no answer" else shown(item["effect"])
+    holm = " · stands after correction" if item["p_holm"] is not None and item["p_holm"] <= 0.05 else ""
+    return Markup(f"{badge(item['grade'])}<small>{number}{holm}</small>")
+
+
+def badge(grade: str) -> Markup:
+    """A grade as a coloured sign and word."""
+    kind = grade.replace(" ", "-")
+    return Markup(f'<span class="badge {kind}"><span aria-hidden="true">{_SIGNS[grade]}</span> {safe(grade)}</span>')
+
+
+def _cards(data: Mapping[str, Any]) -> str:
+    return f'<div class="cards">{"".join(_card(name, data) for name in _names(data["about"]["confounds"]))}</div>'
 
 
 def _card(confound: str, data: Mapping[str, Any]) -> str:
@@ -88,7 +109,8 @@ def _card(confound: str, data: Mapping[str, Any]) -> str:
         body += f"<h4>in the {safe(space)}</h4><ul>" if len(spaces) > 1 else "<ul>"
         for item in items:
             if item["space"] == space:
-                sign = f'<span class="{item["answer"]}" aria-hidden="true">{_SIGNS[item["answer"]]}</span>'
+                kind = item["grade"].replace(" ", "-")
+                sign = f'<span class="{kind}" aria-hidden="true">{_SIGNS[item["grade"]]}</span>'
                 line = f"{sign} <span class='who'>{safe(item['model'])}:</span> {safe(item['headline'])}"
                 is_open = " open" if len(items) == 1 else ""
                 body += f"<li><details{is_open}><summary>{line}</summary><p>{safe(item['text'])}</p></details></li>"
@@ -96,62 +118,52 @@ def _card(confound: str, data: Mapping[str, Any]) -> str:
     return f'<section class="card"><h3>{safe(confound)}</h3>{body}</section>'
 
 
-def _badge(answer: str) -> str:
-    return f'<span class="badge {answer}"><span aria-hidden="true">{_SIGNS[answer]}</span> {_ANSWERS[answer]}</span>'
-
-
-def _verdict(data: Mapping[str, Any], model: str, space: str, confound: str) -> Mapping[str, Any]:
-    key = (model, space, confound)
-    return next(item for item in data["verdicts"] if (item["model"], item["space"], item["confound"]) == key)
-
-
-def _main(data: Mapping[str, Any], item: Mapping[str, Any]) -> float | None:
-    """The dcor² that a verdict rests on: the first row of its model, space and confound."""
-    same = (row for row in data["rows"] if all(row[key] == item[key] for key in ("model", "space", "confound")))
-    value: float | None = next(same)["value"]
-    return value
-
-
-def _notes(notes: Iterable[Mapping[str, Any]]) -> str:
-    ordered = sorted(notes, key=lambda note: note["severity"] != "warning")
-    items = "".join(
-        f'<li class="{note["severity"]}"><strong>{note["severity"]}</strong> {safe(note["text"])}</li>'
-        for note in ordered
-    )
-    return f"<ul class='notes'>{items}</ul>" if items else "<p>Nothing to remark.</p>"
-
-
 def _made(data: Mapping[str, Any]) -> str:
     used = dict.fromkeys(row["statistic"] for row in data["rows"])
     items = "".join(f"<dt>{safe(STATISTICS[name].name)}</dt><dd>{safe(STATISTICS[name].made)}</dd>" for name in used)
-    return f"<dl>{items}</dl><p>{safe(RESAMPLES.format(**data['about']))}</p>"
+    text = f"<dl>{items}</dl><p>{safe(RESAMPLES.format(**data['about']))}</p>"
+    return section(
+        "How each number was made", f"<details><summary>Show the definitions</summary>{text}</details>", id="made"
+    )
 
 
-def _table(rows: Iterable[Mapping[str, Any]]) -> str:
-    body = ""
+def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
+    head = ("model", "of the", "confound", "statistic", "level", "value", "low", "high", "p",
+            "what the label alone gives", "independent", "n")  # fmt: skip
+    body = []
     for row in rows:
         texts = [row["model"], row["space"], row["confound"], STATISTICS[row["statistic"]].name, row["level"]]
         cells = "".join(f"<td>{safe(text)}</td>" for text in texts)
         for key in ("value", "low", "high", "p", "chance", "independent"):
             exact = "" if row[key] is None else f' data-{key}="{row[key]!r}"'
-            cells += f'<td class="number"{exact}>{_number(row[key])}</td>'
-        body += f'<tr>{cells}<td class="number">{row["n"]:,}</td></tr>'
-    return body
+            cells += f'<td class="number"{exact}>{shown(row[key])}</td>'
+        body.append(f'<tr>{cells}<td class="number">{row["n"]:,}</td></tr>')
+    names = "".join(f"<th>{name}</th>" for name in head)
+    table = f'<table class="numbers"><thead><tr>{names}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    inner = f"{_FILTER}{scrolling(table, 'All numbers')}"
+    return section("All numbers", f"<details><summary>Show the table</summary>{inner}</details>", id="numbers")
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}".replace("-", "−")
-
-
-def safe(text: object) -> str:
-    return escape(str(text)).replace("{{", "&#123;&#123;")
-
-
-_FIGURE = """<section id="map" aria-labelledby="map-title">
-<h2 id="map-title">Where the people lie</h2>
-<p class="lead">Every point is a row of the table, at the same place for every colouring. Colours that lie apart can be
-read from what the model passes on. The same points are shown for every model.</p>
-<div class="controls"><label>Colour by <select id="map-colour"></select></label></div>
+_KEY = (
+    '<p class="key">The number is dcor² given the label (0: independent, 1: fully determined). Grades: faint below '
+    ".01, "
+    "weak below .05, clear below .2, strong above. Grey: no answer, with the reason below.</p>"
+)
+_LEFT_LEAD = "Dot: the value. Line: its 95 % interval. Shaded: where independent data fall 95 times in 100."
+_LEFT = """<div class="controls">
+<label>Measure <select id="left-measure"></select></label>
+<label id="left-space-label">Of the <select id="left-space"></select></label>
+</div>
+<div id="left-charts" class="panels"></div>"""
+_FILTER = '<label>Filter <input id="filter" type="search" placeholder="model, confound, statistic…"></label>'
+_MAP_LEAD = (
+    "Every point is a row of the table, at the same place for every colouring. Colours that lie apart can be read from "
+    "what the model passes on. The same points are shown for every model."
+)
+_MAP = """<div class="controls"><label>Colour by <select id="map-colour"></select></label></div>
 <div id="map-legend" class="legend" role="group" aria-label="Levels; press one to point it out"></div>
-<div id="maps" class="panels"></div>
-</section>"""
+<div id="maps" class="panels"></div>"""
+_NOSCRIPT = (
+    "<noscript><p>Some figures are drawn by a script that is part of this file; verdicts and numbers are here without "
+    "it.</p></noscript>"
+)

@@ -1,18 +1,42 @@
-"""The rows and sentences that a report is made of."""
+"""The records that a report is made of: numbers, verdicts, notes, points of a figure, trainings that failed."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Answer = Literal["left", "trace", "clear", "unanswerable"]
+Grade = Literal["strong", "clear", "weak", "faint", "none found", "no answer"]
+NoteKind = Literal[
+    "reading",
+    "codes",
+    "missing",
+    "sampled",
+    "few people",
+    "small groups",
+    "rare levels",
+    "same as label",
+    "tied to label",
+    "constant given the label",
+    "constant in test sets",
+    "nothing to permute",
+    "people",
+    "constant outputs",
+    "no performance",
+    "points away",
+    "not linear",
+    "many tests",
+]
+# With one of these a question about the confound has no answer in these people.
+NO_ANSWER = frozenset({"same as label", "constant given the label", "constant in test sets", "nothing to permute"})
 
 
 @dataclass(frozen=True)
 class AuditRow:
     """One number of an audit.
 
-    `space` is "outputs" or "features"; `level` the stratum of a performance figure or the label of an
-    association, and empty otherwise; `independent` the 95 % quantile of the statistic on permuted, hence
-    independent, data and `chance` its mean there. NaN stands where a number does not exist.
+    `space` is "outputs", "features", "table" (without any model) or "baseline" (confounds instead of a model);
+    `level` the stratum of a performance figure, the label of an association, the model that a difference is to or
+    the share that was erased, and empty otherwise; `independent` the 95 % quantile of the statistic on permuted,
+    hence independent, data and `chance` its mean there: what the label alone gives. NaN stands where a number does
+    not exist.
     """
 
     model: str
@@ -31,13 +55,47 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers say about one confound in one model, in words."""
+    """What the numbers say about one confound in one model.
+
+    Attributes:
+        model: Whose outputs or features.
+        space: "outputs" or "features".
+        confound: Which confound.
+        grade: "none found", "faint", "weak", "clear", "strong", or "no answer".
+        headline: The grade as a short sentence.
+        text: The numbers behind it, in words.
+        statistic: The number that it rests on, as in `AuditRow.statistic`.
+        effect: That number.
+        p: Its p-value.
+        p_holm: The p-value corrected for all verdicts of the audit (Holm).
+        detectable: The smallest effect that would be found four times in five.
+    """
 
     model: str
     space: str
     confound: str
-    answer: Answer
+    grade: Grade
     headline: str
+    text: str
+    statistic: str = ""
+    effect: float = float("nan")
+    p: float = float("nan")
+    p_holm: float = float("nan")
+    detectable: float = float("nan")
+
+    @property
+    def found(self) -> bool:
+        """Whether the test of independence was rejected at 5 %."""
+        return self.p <= 0.05 and self.grade != "no answer"
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing to know before reading the numbers; a warning where they may mislead."""
+
+    kind: NoteKind
+    severity: Literal["warning", "note"]
+    confound: str
     text: str
 
 

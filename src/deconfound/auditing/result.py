@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deconfound.auditing.notes import Note
-from deconfound.auditing.page import render
-from deconfound.auditing.records import AuditRow, Embedding, Verdict, plain
-from deconfound.errors import OptionError
+from deconfound.auditing.card import card_json, card_markdown
+from deconfound.auditing.page import audit_page
+from deconfound.auditing.records import AuditRow, Embedding, Note, Verdict, plain
+from deconfound.data.files import write_text
+from deconfound.errors import DeconfoundError, OptionError
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +25,7 @@ class Audit:
     about: Mapping[str, Any]
     embeddings: tuple[Embedding, ...] = ()
     points: Mapping[str, Any] | None = None
+    shapes: Mapping[str, Any] | None = None
 
     def where(self, **fields: str) -> tuple[AuditRow, ...]:
         """The rows whose fields have these values: `audit.where(confound="site", statistic="dcor_sqr")`."""
@@ -55,34 +57,51 @@ class Audit:
     def to_html(self) -> str:
         """The self-contained page."""
         points = None if self.points is None else {**self.points, "maps": [plain(item) for item in self.embeddings]}
-        return render({**self.to_dict(), "points": points})
+        return audit_page({**self.to_dict(), "points": points, "shapes": self.shapes or {}})
+
+    def to_card(self) -> str:
+        """A model card in Markdown: what an audit can fill in, the rest marked for the author."""
+        return card_markdown(self.to_dict())
 
     def save(self, path: str | Path) -> None:
-        """Write the page, or the numbers where the name ends in `.json` or `.csv`."""
-        writers: dict[str, Callable[[], str]] = {".html": self.to_html, ".json": self.to_json, ".csv": self.to_csv}
-        if Path(path).suffix not in writers:
-            raise OptionError(f"path must end in .html, .json or .csv; got {str(path)!r}.")
-        _written(writers[Path(path).suffix](), path)
+        """Write the page, or the numbers where the name ends in `.json` or `.csv`, or the card where it ends in `.md`.
+
+        A name that ends in `.card.json` gets the card as JSON.
+        """
+        writers: dict[str, Callable[[], str]] = {
+            ".card.json": lambda: card_json(self.to_dict()),
+            ".html": self.to_html,
+            ".json": self.to_json,
+            ".csv": self.to_csv,
+            ".md": self.to_card,
+        }
+        ending = next((ending for ending in writers if str(path).endswith(ending)), None)
+        if ending is None:
+            raise OptionError(f"path must end in .html, .json, .csv or .md; got {str(path)!r}.")
+        _written(writers[ending](), path)
 
     def __repr__(self) -> str:
-        """A verdict per model and confound, then the warnings."""
+        """How the outputs were read, a verdict per model and confound, then the notes."""
         lines = [f"Audit of {', '.join(self.about['models'])} · {self.about['rows']:,} rows"]
+        lines += [f"  read as: {note.text}" for note in self.notes if note.kind == "reading"]
         for item in self.verdicts:
-            rows = [
-                row for row in self.where(model=item.model, space=item.space, confound=item.confound) if row.p == row.p
-            ]
-            main = rows[0] if rows else None
-            number = f"dcor² {main.value:.3f} [{main.low:.3f}, {main.high:.3f}] p {main.p:.3f}" if main else ""
+            number = ""
+            if item.statistic:
+                main = self.where(model=item.model, space=item.space, confound=item.confound, statistic=item.statistic)[
+                    0
+                ]
+                number = f"dcor² {main.value:.3f} [{main.low:.3f}, {main.high:.3f}] p {main.p:.3f}"
+                number += f" (Holm {item.p_holm:.3f})"
             lines.append(f"  {item.model} · {item.space:8} {item.headline:40} {number}".rstrip())
-        lines += [f"  {note.severity}: {note.text}" for note in self.notes]
+        lines += [f"  {note.severity}: {note.text}" for note in self.notes if note.kind != "reading"]
         return "\n".join(lines)
 
 
 def _written(text: str, path: str | Path | None) -> str:
+    """Write a file as a whole or not at all."""
     if path is not None:
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise OptionError(f"path must be one that can be written; got {str(path)!r} ({error.strerror}).") from error
+            write_text(Path(path), text)
+        except (DeconfoundError, OSError) as error:
+            raise OptionError(f"path must be one that can be written; got {str(path)!r} ({error}).") from error
     return text

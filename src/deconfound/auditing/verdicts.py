@@ -1,60 +1,115 @@
-"""A plain sentence for each confound, from the numbers that speak to it."""
+"""A grade and a plain sentence for each confound, from the numbers that speak to it."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from deconfound.auditing.records import Answer, AuditRow, Verdict
+from deconfound.auditing.records import AuditRow, Grade, Note, Verdict
+from deconfound.metrics.resampling import holm
 
 LEVEL = 0.05
-# dcor² of two normal variables with correlation .1, .25 and .5 is about .008, .05 and .2.
-_WORDS = ((0.01, "faintly"), (0.05, "weakly"), (0.2, "clearly"), (float("inf"), "strongly"))
+# The upper end of each grade, as the dcor² of two normal variables with correlation .1, .25 and .5.
+GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.05, "weak"), (0.2, "clear"), (math.inf, "strong"))
+MAIN = ("residual_dcor_sqr", "within_group_dcor_sqr", "dcor_sqr")
+# Quantile of the normal distribution at 80 %.
+_FOUR_IN_FIVE = 0.8416
 
 
-def verdict(rows: Sequence[AuditRow], *, unanswerable: bool) -> Verdict:
+def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
     """The verdict on one model, space and confound from its rows.
 
-    "left": the dcor² (within label groups where there are labels) rejects independence at 5 %. "trace": it
-    does not, but a probe does. "clear": neither does. "unanswerable": the confound cannot be told from the
-    label, or nothing could be measured.
+    The test of dcor² given the label decides at 5 %; where it rejects, the grade follows from its size. Where it does
+    not but a probe does, the grade is "faint". "no answer": one of `reasons`, or nothing could be measured.
     """
     found = {row.statistic: row for row in rows}
-    main = found.get("within_group_dcor_sqr", found.get("dcor_sqr"))
+    main = next((found[name] for name in MAIN if name in found), None)
     first = rows[0]
-    given = " once the label is known" if "within_group_dcor_sqr" in found else ""
-    if unanswerable or main is None or main.value != main.value:
+    if reasons or main is None or main.value != main.value or main.p != main.p:
+        text = " ".join(note.text for note in reasons) or f"Too few rows to measure {first.confound}."
         headline = f"{first.confound}: no answer"
-        text = f"From these people the effect of {first.confound} cannot be told from the label's."
-        return Verdict(first.model, first.space, first.confound, "unanswerable", headline, text)
+        return Verdict(first.model, first.space, first.confound, "no answer", headline, text)
     probes = [row for name, row in found.items() if "probe" in name]
-    answer: Answer = "clear"
+    grade = _grade(main, probes)
+    headline = {"none found": f"no sign of {first.confound}"}.get(grade, f"{first.confound} is still there: {grade}")
+    sentences = [_main_sentence(main, grade), *(_probe_sentence(row) for row in probes)]
+    detectable = _detectable(main)
+    if grade == "none found":
+        sentences.append(
+            f"People like these would show a dcor² of {_number(detectable)} or more (that of two normal variables with "
+            f"correlation {_correlation_like(detectable):.2f}) four times in five; less could be missed."
+        )
+    return Verdict(
+        first.model,
+        first.space,
+        first.confound,
+        grade,
+        headline,
+        " ".join(sentences),
+        main.statistic,
+        main.value,
+        main.p,
+        detectable=detectable,
+    )
+
+
+def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The same verdicts with p-values corrected for their number (Holm)."""
+    values = holm([item.p for item in verdicts])
+    out = []
+    for item, p in zip(verdicts, values, strict=True):
+        text = item.text
+        if item.found and p > LEVEL:
+            text += f" Corrected for the {len(verdicts)} verdicts of this audit, p = {p:.3f}: it could be chance."
+        out.append(replace(item, p_holm=p, text=text))
+    return out
+
+
+def _grade(main: AuditRow, probes: Sequence[AuditRow]) -> Grade:
     if main.p <= LEVEL:
-        answer = "left"
-    elif any(row.p <= LEVEL for row in probes):
-        answer = "trace"
-    strength = next(word for limit, word in _WORDS if main.value < limit)
-    headline = {
-        "left": f"{first.confound} is still there, {strength}",
-        "trace": f"{first.confound} leaves a trace",
-        "clear": f"no sign of {first.confound}",
-    }[answer]
-    sentences = [_main_sentence(main, first.space, given), *(_probe_sentence(row) for row in probes)]
-    if answer == "clear":
-        sentences.append("No sign is not proof of absence: a larger sample could show one.")
-    return Verdict(first.model, first.space, first.confound, answer, headline, " ".join(sentences))
+        return next(word for limit, word in GRADES if main.value < limit)
+    return "faint" if any(row.p <= LEVEL for row in probes) else "none found"
 
 
-def _main_sentence(row: AuditRow, space: str, given: str) -> str:
+def _detectable(row: AuditRow) -> float:
+    """The dcor² that would pass the level of independent data four times in five, by the width of the interval."""
+    error = (row.high - row.low) / (2 * 1.96)
+    return row.independent + _FOUR_IN_FIVE * error
+
+
+def normal_dcor_sqr(correlation: float) -> float:
+    """The dcor² of two normal variables with this correlation (Székely, Rizzo and Bakirov 2007, theorem 7)."""
+    r = abs(correlation)
+    top = r * math.asin(r) + math.sqrt(1 - r * r) - r * math.asin(r / 2) - math.sqrt(4 - r * r) + 1
+    return top / (1 + math.pi / 3 - math.sqrt(3))
+
+
+def _correlation_like(dcor_sqr: float) -> float:
+    """The correlation whose normal variables have this dcor²."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if normal_dcor_sqr(middle) < dcor_sqr else (low, middle)
+    return (low + high) / 2
+
+
+def _main_sentence(row: AuditRow, grade: Grade) -> str:
+    given = "" if row.statistic == "dcor_sqr" else " once the label is known"
     verb = "depend" if row.p <= LEVEL else "do not measurably depend"
-    limit = f"independent data stay below {row.independent:.3f} in 95 of 100 cases"
-    interval = f"95 % interval {row.low:.3f} to {row.high:.3f}"
     return (
-        f"The {space} {verb} on {row.confound}{given}: dcor² is {row.value:.3f} ({interval}), "
-        f"where {limit} (p = {row.p:.3f})."
+        f"The {row.space} {verb} on {row.confound}{given}: dcor² is {_number(row.value)} (95 % confidence interval "
+        f"{_number(row.low)} to {_number(row.high)}), where independent data stay below {_number(row.independent)} in "
+        f"95 of 100 cases (p = {row.p:.3f})."
     )
 
 
 def _probe_sentence(row: AuditRow) -> str:
     kind = "linear" if row.statistic.startswith("linear") else "non-linear"
     measure = "R²" if row.statistic.endswith("r2") else "AUC"
+    numbers = f"{measure} {_number(row.value)}; what the label alone gives: {_number(row.chance)}"
     if row.p <= LEVEL:
-        return f"A {kind} probe reads some of it: {measure} {row.value:.3f}, by chance {row.chance:.3f}."
-    return f"A {kind} probe does no better than chance ({measure} {row.value:.3f}, by chance {row.chance:.3f})."
+        return f"A {kind} probe reads some of it ({numbers})."
+    return f"A {kind} probe reads no more than the label gives ({numbers})."
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".replace("-", "−")

@@ -12,7 +12,16 @@ class Words:
     made: str
 
 
+PLAIN_NETWORK = "none"
 _LEFT = {
+    "residual_dcor_sqr": Words(
+        "dcor² beyond the label",
+        "dcor²",
+        "For numeric labels. Outputs (by their normal scores) and confound lose a smooth curve in the label; the "
+        "number is the bias-corrected squared distance correlation of what remains. Its p-value permutes the "
+        "confound's remainder among people whose labels lie next to each other. This is the number the verdict rests "
+        "on.",
+    ),
     "within_group_dcor_sqr": Words(
         "dcor² within label groups",
         "dcor²",
@@ -30,7 +39,7 @@ _LEFT = {
         "partial distance correlation",
         "partial dcor",
         "Distance correlation of outputs and confound after the distances of the labels are taken out "
-        "(Székely and Rizzo 2014); one row per person.",
+        "(Székely and Rizzo 2014). Close to, but not the same as, conditional dependence.",
     ),
     "paper_abs_pearson": Words(
         "mean |Pearson| over the outputs",
@@ -70,8 +79,7 @@ _LEFT = {
         "partial confounder test",
         "R²",
         "Null: given the label, the outputs do not depend on the confound (Spisak 2022). A small p-value "
-        "says confounded. Statistic: mean R² of the outputs on the confound; null by conditional "
-        "permutation.",
+        "says confounded. Statistic: mean R² of the outputs on the confound; permutations keep the label.",
     ),
     "full_confounder_test": Words(
         "full confounder test",
@@ -96,12 +104,72 @@ _PERFORMANCE = {
     ),
     "r2": Words("R²", "R²", "1 - squared error over variance of the label."),
     "mean_absolute_error": Words("mean absolute error", "error", "Mean distance of prediction and label."),
+    "brier_score": Words("Brier score", "Brier", "Mean squared distance of the probability from the truth, 0 or 1."),
+    "calibration_error": Words(
+        "calibration error (ECE)",
+        "ECE",
+        "Expected calibration error: in ten bins of equally many rows, the mean distance of predicted probability and "
+        "observed share. It has no interval: a bootstrap of it is biased upwards.",
+    ),
+    "equal_error_rate": Words(
+        "equal error rate", "error", "Error at the cut where positives are missed as often as negatives are called."
+    ),
 }
-STATISTICS: dict[str, Words] = {**_LEFT, **_TABLE, **_PERFORMANCE}
+_ACROSS = {
+    "auc_within": Words(
+        "AUC within strata",
+        "AUC",
+        "Of pairs of a positive and a negative row of the same stratum (site, say), the share in the right order: a "
+        "model cannot gain here by knowing the stratum. All pairs count the same.",
+    ),
+    "auc_between": Words(
+        "AUC between strata", "AUC", "The same for pairs of two strata, where knowing the stratum helps."
+    ),
+    "share_within": Words(
+        "share of pairs within strata",
+        "share",
+        "AUC = share within × AUC within + (1 - share within) × AUC between, exactly.",
+    ),
+    "tpr_gap": Words(
+        "gap in sensitivity",
+        "gap",
+        "Largest difference between strata of the share of positives that are called positive. Strata with fewer than "
+        "five positives are left out.",
+    ),
+    "fpr_gap": Words("gap in false alarms", "gap", "The same for negatives that are called positive."),
+    "used_outputs": Words(
+        "used: share of the outputs that moves",
+        "share",
+        "Variance of the outputs that goes when the confound's part, fitted beside the label, is erased from the "
+        "features, read out by least squares.",
+    ),
+    "used_auc": Words("used: AUC after erasing", "AUC", "AUC after a share of the confound's part was erased."),
+    "used_mean_absolute_error": Words(
+        "used: error after erasing", "error", "Mean absolute error after a share of the confound's part was erased."
+    ),
+}
+_CHANGES = {
+    f"{name}_difference": Words(
+        f"difference in {words.name}",
+        f"Δ {words.axis}",
+        "This model less the first, on the same people: DeLong's interval for one AUC with one row per person, else a "
+        "paired bootstrap over people. It conditions on these trainings.",
+    )
+    for name, words in {**_PERFORMANCE, **_LEFT}.items()
+}
+STATISTICS: dict[str, Words] = {**_LEFT, **_TABLE, **_PERFORMANCE, **_ACROSS, **_CHANGES}
 RESAMPLES = (
-    "p-values: the confound is permuted {permutations:,} times (a tenth of that, at least 39, for probes), "
-    "people as a whole and within label groups or folds where the statistic is taken within them; p = (1 + "
-    "permuted values at least as large) / (1 + permutations). The shaded level of independent data is the "
-    "95 % quantile of those permuted values. Intervals: 95 % bootstrap over people ({bootstraps:,} "
-    "samples), moved so that their mean falls on the value. Seed {seed}."
+    "p-values: the confound is permuted {permutations:,} times (a tenth of that, at least 39, for probes), within "
+    "label groups or folds where the statistic is taken within them, and among neighbours of a numeric label; p = (1 "
+    "+ permuted values at least as large) / (1 + permutations). People with several rows exchange a confound that "
+    "they have once, and shuffle one that varies within them. The shaded level of independent data is the 95 % "
+    "quantile of those permuted values; their mean is what the label alone gives. Intervals: 95 % bootstrap over "
+    "people ({bootstraps:,} samples), moved so that their mean falls on the value. Holm's correction counts every "
+    "verdict of this page. Grades by dcor², where the test rejects at 5 %: faint below .01, weak below .05, clear "
+    "below .2, strong above; faint also where only a probe finds something. Seed {seed}."
 )
+
+
+def network_name(model: str) -> str:
+    """How a sentence calls a model: the method `none` trains the plain network."""
+    return "the plain network" if model == PLAIN_NETWORK else model

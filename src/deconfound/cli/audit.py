@@ -29,6 +29,7 @@ def audit(
     fold: Annotated[str | None, typer.Option(help="Column with the test fold of a row.")] = None,
     type: Annotated[list[str] | None, typer.Option(help="COLUMN=categorical or COLUMN=numeric.")] = None,
     positive: Annotated[list[str] | None, typer.Option(help="LABEL=LEVEL that a high score stands for.")] = None,
+    classes: Annotated[str, typer.Option(help="Class of each output column, in their order: AD,CN,MCI")] = "",
     out: Annotated[Path, typer.Option(help="Folder for audit.html, audit.json and audit.csv.")] = Path("audit"),
     permutations: Annotated[int, typer.Option(help="Permuted tables for each p-value.")] = 499,
     bootstraps: Annotated[int, typer.Option(help="Bootstrap samples for each interval.")] = 500,
@@ -43,28 +44,29 @@ def audit(
 
     deconfound audit plain.csv pmdn.csv --table people.csv --id participant_id --confounds age,site --labels dx
     """
-    from deconfound.auditing import audit as auditing
-    from deconfound.cli.audit_inputs import Files, gather, listed, pairs
+    from deconfound.auditing import audit_files
+    from deconfound.auditing.joined import listed, pairs
 
     console = Console()
-    names, targets = listed(confounds), listed(labels)
-    files = Files(predictions, table, features, id, [name for name in (id, person) if name])
-    roles = [*names, *targets, *(name for name in (person, fold) if name)]
-    given = gather(files, roles, listed(outputs), model or [])
+    models = {name: listed(columns) for name, columns in pairs(model or [], "--model").items()}
     types, levels = pairs(type or [], "--type"), pairs(positive or [], "--positive")
     _make(out)
     with stage_progress(console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
-        result = auditing.audit(
-            given.models,
-            given.columns,
-            confounds=names,
-            labels=targets,
+        result = audit_files(
+            predictions,
+            confounds=listed(confounds),
+            labels=listed(labels),
+            table=table,
+            features=features,
+            outputs=listed(outputs),
+            models=models,
+            id=id,
             person=person,
-            features=given.features,
             fold=fold,
             types=types,
             positive=levels,
+            classes=listed(classes),
             permutations=permutations,
             bootstraps=bootstraps,
             seed=seed,
@@ -74,7 +76,7 @@ def audit(
         result.save(out / f"audit.{ending}")
     show_verdicts(console, result)
     console.print(f"wrote {out / 'audit.html'}, audit.json, audit.csv", highlight=False, markup=False)
-    if check and any(item.answer == "left" for item in result.verdicts):
+    if check and any(item.found for item in result.verdicts):
         raise typer.Exit(1)
 
 

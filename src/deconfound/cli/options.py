@@ -51,8 +51,14 @@ SlurmWith = Annotated[
     list[str] | None,
     typer.Option(help="Parameter of submitit: slurm_partition=gpu, timeout_min=120, gpus_per_node=1, mem_gb=16."),
 ]
-_STYLES = {"left": "bold red", "trace": "yellow", "clear": "green", "unanswerable": "dim"}
-_WORDS = {"left": "still there", "trace": "trace", "clear": "no sign", "unanswerable": "no answer"}
+_STYLES = {
+    "strong": "bold red",
+    "clear": "red",
+    "weak": "yellow",
+    "faint": "yellow",
+    "none found": "green",
+    "no answer": "dim",
+}
 
 
 @contextmanager
@@ -105,21 +111,27 @@ def cluster_of(slurm: bool, given: Sequence[str] | None) -> Any:
 
 
 def show_verdicts(console: Console, result: Any) -> None:
-    """The verdicts and notes of an audit."""
+    """How the outputs were read, a line per verdict, then the notes of an audit."""
+    for note in result.notes:
+        if note.kind == "reading":
+            console.print(f"read as: {note.text}", highlight=False, markup=False)
     several = len({item.space for item in result.verdicts}) > 1
     view = Table(title="What is left", title_justify="left")
-    for name in ("model", "confound", "verdict", "dcor²", "95 % interval", "p"):
+    for name in ("model", "confound", "verdict", "dcor²", "95 % interval", "p", "p (Holm)"):
         view.add_column(name)
     for item in result.verdicts:
-        main = result.where(model=item.model, space=item.space, confound=item.confound)[0]
-        word = f"[{_STYLES[item.answer]}]{_WORDS[item.answer]}[/]"
-        numbers = [f"{main.value:.3f}", f"{main.low:.3f} to {main.high:.3f}", f"{main.p:.3f}"]
+        numbers = ["–"] * 4
+        if item.statistic:
+            where = {"model": item.model, "space": item.space, "confound": item.confound}
+            main = result.where(**where, statistic=item.statistic)[0]
+            numbers = [f"{main.value:.3f}", f"{main.low:.3f} to {main.high:.3f}", f"{item.p:.3f}", f"{item.p_holm:.3f}"]
         who = f"{item.model} ({item.space})" if several else item.model
-        view.add_row(escape(who), escape(item.confound), word, *numbers)
+        view.add_row(escape(who), escape(item.confound), f"[{_STYLES[item.grade]}]{item.grade}[/]", *numbers)
     console.print(view)
     for note in result.notes:
-        style = "yellow" if note.severity == "warning" else "dim"
-        console.print(f"{note.severity}: {note.text}", style=style, highlight=False, markup=False)
+        if note.kind != "reading":
+            style = "yellow" if note.severity == "warning" else "dim"
+            console.print(f"{note.severity}: {note.text}", style=style, highlight=False, markup=False)
 
 
 def number(value: float | None, sign: str = "") -> str:

@@ -1,7 +1,7 @@
 """Measures of what is left: distance correlation, correlations, tests, probes, performance."""
 
 from deconfound.metrics.columns import Column, column
-from deconfound.metrics.conditional import partial_distance_correlation, within_group_dcor_sqr
+from deconfound.metrics.conditional import partial_distance_correlation, residual_dcor_sqr, within_group_dcor_sqr
 from deconfound.metrics.confounder_tests import (
     conditional_permutations,
     full_confounder_test,
@@ -16,6 +16,7 @@ from deconfound.metrics.correlation import (
     pearson,
     point_biserial,
 )
+from deconfound.metrics.differences import Difference, bootstrap_difference, delong_difference
 from deconfound.metrics.distance import (
     distance_correlation_sqr,
     distance_covariance_sqr,
@@ -24,34 +25,49 @@ from deconfound.metrics.distance import (
 )
 from deconfound.metrics.distance_tests import dcor_test
 from deconfound.metrics.performance import (
+    AUCSplit,
+    Calibration,
     accuracy,
     auc,
+    auc_split,
     balanced_accuracy,
+    brier_score,
+    calibration,
     group_accuracy,
     macro_auc,
     r_squared,
 )
 from deconfound.metrics.probes import probe
-from deconfound.metrics.resampling import Estimate, Resampling
+from deconfound.metrics.resampling import Estimate, Resampling, holm
+from deconfound.metrics.residual_tests import residual_dcor_test
 
 __all__ = [
+    "AUCSplit",
     "Association",
+    "Calibration",
     "Column",
+    "Difference",
     "Estimate",
     "Resampling",
     "accuracy",
     "association",
     "auc",
+    "auc_split",
     "balanced_accuracy",
+    "bootstrap_difference",
+    "brier_score",
+    "calibration",
     "column",
     "conditional_permutations",
     "correlation_ratio",
     "cramers_v",
     "dcor_test",
+    "delong_difference",
     "distance_correlation_sqr",
     "distance_covariance_sqr",
     "full_confounder_test",
     "group_accuracy",
+    "holm",
     "macro_auc",
     "paper_association",
     "partial_confounder_test",
@@ -60,6 +76,8 @@ __all__ = [
     "point_biserial",
     "probe",
     "r_squared",
+    "residual_dcor_sqr",
+    "residual_dcor_test",
     "u_distance_correlation_sqr",
     "u_distance_covariance_sqr",
     "within_group_dcor_sqr",

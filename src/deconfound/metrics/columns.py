@@ -46,13 +46,13 @@ class Column:
 def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0) -> Column:
     """Read an array, list or Series as a column.
 
-    Text and booleans are levels, numbers are a quantity; two distinct values of any sort are binary.
+    Text and booleans are levels, numbers are numeric; two distinct values of any sort are binary.
 
     Args:
         name: used in messages.
         values: one value per row; None, NaN, empty text and BIDS' `n/a` are missing.
         kind: "numeric" or "categorical" where the values should be read otherwise.
-        codes_to: up to this many distinct whole numbers are taken as codes of classes rather than a quantity.
+        codes_to: up to this many distinct whole numbers are taken as codes of classes rather than numbers.
 
     Example:
         >>> [column("", values).kind for values in ([60, 71, 65], [0, 1, 1], ["SRI", "UCSD", "UCSF"])]
@@ -60,7 +60,10 @@ def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0
     """
     if kind not in (None, "numeric", "categorical"):
         raise OptionError(f"types[{name!r}] must be 'numeric' or 'categorical'; got {kind!r}.")
-    array = np.asarray(values)
+    # A list of texts must stay a list of cells: numpy would write NaN as the text "nan".
+    array = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
+    if kind is None and str(getattr(values, "dtype", "")) == "category":
+        kind = "categorical"
     if array.ndim != 1:
         raise TableError(f"column {name!r} must be one-dimensional; got shape {array.shape}.")
     cells = [plain(value) for value in array.tolist()]
@@ -68,7 +71,7 @@ def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0
     if empty.all():
         raise TableError(f"column {name!r} must hold at least one value; got {len(cells)} empty cells.")
     found = Counter(value for value, missing in zip(cells, empty, strict=True) if not missing)
-    if kind == "numeric" or (kind is None and _is_quantity(found, codes_to)):
+    if kind == "numeric" or (kind is None and _is_numeric(found, codes_to)):
         return Column(name, "numeric", torch.from_numpy(as_numbers(array, name)))
     levels = sorted(found, key=lambda level: (isinstance(level, str), level))
     return Column(name, "binary" if len(levels) == 2 else "categorical", _codes(cells, levels), _texts(levels))
@@ -77,7 +80,7 @@ def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0
 def looks_like_codes(values: Any, up_to: int = 20) -> int:
     """How many distinct whole numbers a column holds, where they are few enough to be codes; else 0."""
     found = {plain(value) for value in np.asarray(values).tolist() if not is_missing(value)}
-    few = 2 < len(found) <= up_to and _is_quantity(Counter(found), 0)
+    few = 2 < len(found) <= up_to and _is_numeric(Counter(found), 0)
     return len(found) if few and all(float(value).is_integer() for value in found) else 0
 
 
@@ -101,7 +104,7 @@ def _cell(item: Column, value: float) -> str:
     return f"{item.name} {text}"
 
 
-def _is_quantity(found: "Counter[Any]", codes_to: int) -> bool:
+def _is_numeric(found: "Counter[Any]", codes_to: int) -> bool:
     if any(isinstance(value, str | bool) for value in found) or len(found) == 2:
         return False
     whole = all(float(value).is_integer() for value in found if np.isfinite(value))
@@ -118,7 +121,7 @@ def _texts(levels: Sequence[Any]) -> tuple[str, ...]:
 
 
 def tercile_codes(values: NDArray[np.float64] | Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Cut a quantity into thirds: codes `(n,)` (-1 where missing) and the names of the ranges."""
+    """Cut a numeric column into thirds: codes `(n,)` (-1 where missing) and the names of the ranges."""
     numbers = torch.as_tensor(values, dtype=torch.float64)
     present = ~numbers.isnan()
     thirds = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)

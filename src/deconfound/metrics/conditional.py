@@ -1,4 +1,4 @@
-"""Distance correlation with the label taken into account: within groups, and partial."""
+"""Distance correlation with the label taken into account: within groups, after a smooth curve, and partial."""
 
 from typing import TYPE_CHECKING
 
@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import ShapeError
+from deconfound.metrics.checks import tensor
 from deconfound.metrics.distance import u_distance_correlation_sqr
+from deconfound.metrics.smoothing import normal_scores, smooth_residuals
 
 if TYPE_CHECKING:
-    from deconfound.metrics.distance import Samples
+    from deconfound.metrics.checks import Samples
 
 SMALLEST_GROUP = 4
 
@@ -31,9 +33,11 @@ def within_group_dcor_sqr(x: "Samples", y: "Samples", groups: "Samples", *, bloc
         >>> float(u_distance_correlation_sqr(x, label)) > 0.9, float(within_group_dcor_sqr(x, label, label))
         (True, 0.0)
     """
-    x, y, groups = torch.as_tensor(x), torch.as_tensor(y), torch.as_tensor(groups)
+    x, y, groups = tensor(x, "x"), tensor(y, "y"), tensor(groups, "groups")
     if groups.shape != x.shape[:1]:
         raise ShapeError(f"groups must hold one value per row; got {tuple(groups.shape)} for {len(x)} rows.")
+    if len(y) != len(x):
+        raise ShapeError(f"x and y must have one row per sample each; got {len(x)} and {len(y)} rows.")
     values = []
     for group in torch.unique(groups):
         rows = groups == group
@@ -60,3 +64,38 @@ def partial_distance_correlation(x: "Samples", y: "Samples", given: "Samples", *
     left = (1 - xz.square()) * (1 - yz.square())
     varies = left > 1e-12
     return torch.where(varies, (xy - xz * yz) / torch.where(varies, left, 1).sqrt(), 0)
+
+
+def residual_dcor_sqr(x: "Samples", y: "Samples", given: "Samples") -> Tensor:
+    """The bias-corrected dcor² of what a smooth curve in numeric labels leaves of `x` and of `y`.
+
+    `x (n,) or (n, d)` and a numeric `y (n,)` are taken by their normal scores, so that no tail decides; one-hot
+    levels `y (n, q)` stay as they are. Both lose a smooth curve in `given (n,) or (n, k)`, and x its local scale.
+    """
+    x, y, given = (_columns(values, name) for values, name in ((x, "x"), (y, "y"), (given, "given")))
+    return u_distance_correlation_sqr(outputs_beyond(x, given)[0], confound_beyond(y, given)[0])
+
+
+def outputs_beyond(x: Tensor, given: Tensor) -> tuple[Tensor, float]:
+    """What a smooth curve in `given (n, k)` leaves of the normal scores of `x (n, d)`, in units of its local scale.
+
+    The second value is what the curve cost in degrees of freedom.
+    """
+    scores = normal_scores(x)
+    left, cost = smooth_residuals(scores, given)
+    # A function of the label leaves rounding: it must not be blown up to unit scale.
+    known = left.square().sum(0) <= 1e-10 * (scores - scores.mean(0)).square().sum(0)
+    size = left.abs().clamp_min(1e-3 * left.std(0).clamp_min(1e-300)).log()
+    spread = (size - smooth_residuals(size, given)[0]).exp()
+    return torch.where(known, 0, left / spread), cost
+
+
+def confound_beyond(y: Tensor, given: Tensor) -> tuple[Tensor, float]:
+    """What a smooth curve leaves of a confound: normal scores of a number, or 0/1 columns of levels; and its cost."""
+    numeric = y.shape[1] == 1 and len(torch.unique(y)) > 2
+    return smooth_residuals(normal_scores(y) if numeric else y, given)
+
+
+def _columns(values: "Samples", name: str) -> Tensor:
+    out = tensor(values, name)
+    return out[:, None] if out.ndim == 1 else out

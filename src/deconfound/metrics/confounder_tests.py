@@ -1,145 +1,88 @@
-"""Tests of partial and full confounding (Spisak 2022) by conditional permutation (Berrett et al. 2020).
+"""Tests of partial and full confounding (Spisak 2022) by permutations that keep what is conditioned on.
 
 - Partial: "given the label, the predictions do not depend on the confound". A small p-value: the model is
   confounded.
 - Full: "given the confound, the predictions do not depend on the label". A small p-value: the model knows
   more than the confound tells.
 
-Neither assumes anything about the distribution of the predictions: only the confound given the label
-(partial) or the label given the confound (full) is modelled. Where the condition is a category there is no
-model at all: rows are permuted within its levels, which is exact. Where it is a quantity, a numeric variable
-is taken as normal around a cubic curve in it and a category as a multinomial logistic in the same curve.
+Where the condition is a category, rows are permuted within its levels, which is exact. Where it is numeric, smooth
+curves in it are taken out of both sides and residuals are permuted among neighbours (`residual_tests`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from deconfound.errors import OptionError, ShapeError
+from deconfound.errors import ShapeError
+from deconfound.metrics.checks import matrix
 from deconfound.metrics.columns import Column, cells_of
-from deconfound.metrics.linear_models import least_squares, log_probabilities
-from deconfound.metrics.resampling import LEVEL, Estimate, Resampling, p_value, permuted_rows
+from deconfound.metrics.permutations import movable, permuted_rows
+from deconfound.metrics.resampling import LEVEL, Estimate, Resampling, p_value
+from deconfound.metrics.residual_tests import residuals
 
 if TYPE_CHECKING:
-    from deconfound.metrics.distance import Samples
-
-STEPS = 50
-# From the order of the rows and two sets of places to the log odds of swapping what stands there.
-SwapOdds = Callable[[Tensor, Tensor, Tensor], Tensor]
+    from deconfound.metrics.checks import Samples
 
 
 def partial_confounder_test(
-    predictions: "Samples", confound: Column, labels: Sequence[Column], resampling: Resampling | None = None
+    predictions: "Samples",
+    confound: Column,
+    labels: Sequence[Column],
+    resampling: Resampling | None = None,
+    units: Tensor | None = None,
 ) -> Estimate:
     """Test that predictions and confound are independent given the labels: a small p says "confounded".
 
     Args:
-        predictions: `(n,)` or `(n, k)` outputs, one row per person.
+        predictions: `(n,)` or `(n, k)` outputs.
         confound: the column that should not be there.
         labels: what the model is meant to predict.
         resampling: how many permutations.
+        units: `(n,)` person of each row; by default every row is a person of its own.
 
     Returns:
         The mean R² of the predictions on the confound, with its p-value and its mean and 95 % quantile under
         the null.
     """
-    return _test("partial_confounder_test", predictions, [confound], labels, resampling or Resampling())
+    return _test("partial_confounder_test", predictions, [confound], labels, resampling or Resampling(), units)
 
 
 def full_confounder_test(
-    predictions: "Samples", confound: Column, labels: Sequence[Column], resampling: Resampling | None = None
+    predictions: "Samples",
+    confound: Column,
+    labels: Sequence[Column],
+    resampling: Resampling | None = None,
+    units: Tensor | None = None,
 ) -> Estimate:
     """Test that predictions and labels are independent given the confound: a small p says "not fully".
 
     The arguments are those of `partial_confounder_test`; the statistic is the mean R² of the predictions on
     the labels.
     """
-    return _test("full_confounder_test", predictions, labels, [confound], resampling or Resampling())
+    return _test("full_confounder_test", predictions, labels, [confound], resampling or Resampling(), units)
 
 
-def conditional_permutations(
-    x: Column, given: Sequence[Column], count: int, generator: torch.Generator, steps: int = STEPS
-) -> Tensor:
-    """`(count, n)` orders of the rows of x, drawn by its distribution given other columns.
+def conditional_permutations(x: Column, given: Sequence[Column], count: int, generator: torch.Generator) -> Tensor:
+    """`(count, n)` orders of the rows of x that keep what it may depend on.
+
+    Rows are exchanged within the levels of categories, and among neighbours in numeric columns (take a curve in
+    them out of x first).
 
     Args:
         x: the column to permute.
         given: what it depends on.
         count: how many orders.
         generator: source of randomness.
-        steps: sweeps of random pairwise swaps that lead from the observed order to a common point, and from
-            there to each draw along the same pairs backwards, so that the observed order and the draws are
-            exchangeable.
     """
-    n = len(x.values)
     if all(column.kind != "numeric" for column in given):
-        return permuted_rows(cells_of(given)[0], None, count, generator)
-    swap_log_odds = _gaussian_odds(x, given) if x.kind == "numeric" else _categorical_odds(x, given)
-    pairings = [torch.randperm(n, generator=generator)[: n // 2 * 2].view(2, -1) for _ in range(steps)]
-    order = torch.arange(n)[:, None]
-    for first, second in pairings:
-        order = _swap(order, first, second, swap_log_odds, generator)
-    order = order.repeat(1, count)
-    for first, second in reversed(pairings):
-        order = _swap(order, first, second, swap_log_odds, generator)
-    return order.T
-
-
-def _gaussian_odds(x: Column, given: Sequence[Column]) -> SwapOdds:
-    """Log odds of swapping the values at two places: `(x_b - x_a)(μ_i - μ_j) / σ²`."""
-    basis, values = _curve(given), x.values
-    mean = least_squares(basis, values[:, None], basis)[:, 0]
-    spare = max(len(basis) - basis.shape[1] - 1, 1)
-    variance = ((values - mean).square().sum() / spare).clamp_min(1e-300)
-
-    def log_odds(order: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        gap = (mean[first] - mean[second])[:, None] / variance
-        return (values[order[second]] - values[order[first]]) * gap
-
-    return log_odds
-
-
-def _categorical_odds(x: Column, given: Sequence[Column]) -> SwapOdds:
-    """Log odds of swapping the levels at two places, from the probability of every level at every place."""
-    basis, codes = _curve(given), x.values.long()
-    log_p = log_probabilities(basis, codes, basis, len(x.levels))
-
-    def log_odds(order: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        here, there = codes[order[first]], codes[order[second]]
-        gain = log_p[first].gather(1, there) + log_p[second].gather(1, here)
-        return gain - log_p[first].gather(1, here) - log_p[second].gather(1, there)
-
-    return log_odds
-
-
-def _swap(
-    order: Tensor,
-    first: Tensor,
-    second: Tensor,
-    log_odds: SwapOdds,
-    generator: torch.Generator,
-) -> Tensor:
-    chance = log_odds(order, first, second).sigmoid()
-    swapped = torch.rand(chance.shape, generator=generator, dtype=chance.dtype) < chance
-    out = order.clone()
-    out[first] = torch.where(swapped, order[second], order[first])
-    out[second] = torch.where(swapped, order[first], order[second])
-    return out
-
-
-def _curve(given: Sequence[Column]) -> Tensor:
-    """`(n, k)`: powers 1 to 3 of standardised quantities, 0/1 columns of categories."""
-    parts = []
-    for column in given:
-        if column.kind == "numeric":
-            z = column.values - column.values.mean()
-            z = z / z.std().clamp_min(1e-12)
-            parts.append(torch.stack([z, z**2, z**3], dim=1))
-        else:
-            parts.append(column.encoded)
-    return torch.cat(parts, dim=1)
+        strata = cells_of(given)[0]
+    else:
+        found = residuals(x.encoded, x.encoded, given, None)
+        strata = torch.arange(-len(x.values), 0)
+        strata[found.rows] = found.strata
+    return permuted_rows(strata, None, count, generator)
 
 
 def _test(
@@ -148,19 +91,30 @@ def _test(
     permuted: Sequence[Column],
     given: Sequence[Column],
     resampling: Resampling,
+    units: Tensor | None,
 ) -> Estimate:
-    outputs = torch.as_tensor(predictions).double()
-    outputs = outputs[:, None] if outputs.ndim == 1 else outputs
-    present = torch.stack([column.present for column in [*permuted, *given]]).all(0)
-    if len(outputs) != len(present):
-        raise ShapeError(f"predictions must have one row per row of the table; got {len(outputs)} for {len(present)}.")
-    outputs = outputs[present]
-    x = _joint([column.take(present) for column in permuted])
-    orders = conditional_permutations(
-        x, [column.take(present) for column in given], resampling.permutations, resampling.generator()
-    )
-    values = _r_squared(outputs, x, torch.cat([torch.arange(len(outputs))[None], orders]))
-    value, null = float(values[0]), values[1:]
+    outputs = matrix(predictions, "predictions").double()
+    rows = torch.stack([column.present for column in [*permuted, *given]]).all(0).nonzero()[:, 0]
+    if len(outputs) != len(permuted[0].values):
+        raise ShapeError(
+            f"predictions must have one row per row of the table; got {len(outputs)} for {len(permuted[0].values)}."
+        )
+    given = [column.take(rows) for column in given]
+    outputs, values = outputs[rows], torch.stack([column.values[rows] for column in permuted], dim=1)
+    basis = torch.cat([column.take(rows).encoded for column in permuted], dim=1)
+    units, wider = None if units is None else units[rows], 1.0
+    if any(column.kind == "numeric" for column in given):
+        left = residuals(outputs, basis, given, units)
+        wider = left.wider
+        outputs, basis, values, strata, units = left.x, left.y, values[left.rows], left.strata, left.person
+    else:
+        strata = cells_of(given)[0]
+    orders = permuted_rows(strata, units, resampling.permutations, resampling.generator(), values)
+    moved = movable(values, orders)
+    found = _r_squared(outputs, basis, torch.cat([torch.arange(len(outputs))[None], orders]))
+    value, null = float(found[0]), wider * found[1:]
+    if not moved:
+        return Estimate(statistic, value, len(outputs), movable=0)
     return Estimate(
         statistic,
         value,
@@ -168,27 +122,16 @@ def _test(
         p=p_value(value, null),
         chance=float(null.mean()),
         independent=float(null.quantile(LEVEL)),
+        movable=moved,
     )
 
 
-def _joint(columns: list[Column]) -> Column:
-    if len(columns) == 1:
-        return columns[0]
-    if any(column.kind == "numeric" for column in columns):
-        raise OptionError(
-            "several labels must all be categories; got a numeric one among "
-            f"{', '.join(column.name for column in columns)}. Test them one at a time."
-        )
-    codes, names = cells_of(columns)
-    return Column(" × ".join(column.name for column in columns), "categorical", codes.double(), names)
-
-
-def _r_squared(outputs: Tensor, x: Column, orders: Tensor) -> Tensor:
-    """`(orders,)` share of the outputs' variance that x explains in each order, averaged over outputs."""
+def _r_squared(outputs: Tensor, basis: Tensor, orders: Tensor) -> Tensor:
+    """`(orders,)` share of the outputs' variance that the permuted basis explains, averaged over outputs."""
     y = outputs - outputs.mean(0)
     y = y / y.norm(dim=0).clamp_min(1e-300)
-    basis = x.encoded - x.encoded.mean(0)
+    basis = basis - basis.mean(0)
     left, singular, _ = torch.linalg.svd(basis, full_matrices=False)
     left = left[:, singular > 1e-9 * singular.max().clamp_min(1e-300)]
-    values = [torch.einsum("pnk,nd->pkd", left[part], y).square().sum(1).mean(1) for part in torch.split(orders, 64)]
+    values = [torch.einsum("pnk,nd->pkd", left[part], y).square().sum(1).mean(1) for part in torch.split(orders, 16)]
     return torch.cat(values)

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import ShapeError
+from deconfound.metrics.checks import matrix, samples, tensor
 from deconfound.metrics.columns import Column
-from deconfound.metrics.distance import samples, u_distance_correlation_sqr
+from deconfound.metrics.distance import u_distance_correlation_sqr
 
 if TYPE_CHECKING:
-    from deconfound.metrics.distance import Samples
+    from deconfound.metrics.checks import Samples
 
 
 @dataclass(frozen=True)
@@ -24,40 +25,40 @@ class Association:
 
 def pearson(x: "Samples", y: "Samples") -> Tensor:
     """Pearson's correlation of each column of `x (n,) or (n, d)` with `y (n,)`; 0 where one is constant."""
-    one_column = torch.as_tensor(x).ndim == 1
+    x = tensor(x, "x")
+    one_column = x.ndim == 1
     x, y = samples(x, y, at_least=2)
     if y.shape[1] != 1:
         raise ShapeError(f"y must be one column; got {y.shape[1]}. Call pearson once for each.")
-    x, y = x - x.mean(0), y - y.mean(0)
-    scale = (x.square().sum(0) * y.square().sum()).sqrt()
-    value = torch.where(scale > 0, (x * y).sum(0) / torch.where(scale > 0, scale, 1), 0)
+    a, b = _unit_length(x), _unit_length(y)
+    value = (a * b).sum(0).to(x.dtype)
     return value[0] if one_column else value
 
 
 def point_biserial(x: "Samples", two_levels: "Samples") -> Tensor:
     """Correlation of each column of `x` with being in the higher level: `(m₁ - m₀) sqrt(p₀ p₁) / sd`."""
-    levels = torch.unique(torch.as_tensor(two_levels))
+    two_levels = tensor(two_levels, "two_levels")
+    levels = torch.unique(two_levels)
     if len(levels) > 2:
         raise ShapeError(f"two_levels must hold two distinct values; got {len(levels)}. Use correlation_ratio.")
-    return pearson(x, (torch.as_tensor(two_levels) == levels[-1]).double())
+    return pearson(x, (two_levels == levels[-1:]).double())
 
 
 def correlation_ratio(x: "Samples", levels: "Samples") -> Tensor:
     """η: the share of sd of each column of `x` that lies between levels, `sqrt(SS_between / SS_total)`."""
-    one_column = torch.as_tensor(x).ndim == 1
-    x, codes = samples(x, torch.unique(torch.as_tensor(levels), return_inverse=True)[1], at_least=2)
-    member = (codes == torch.unique(codes)).to(x.dtype)
-    x = x - x.mean(0)
+    x = tensor(x, "x")
+    one_column = x.ndim == 1
+    x, codes = samples(x, torch.unique(tensor(levels, "levels"), return_inverse=True)[1], at_least=2)
+    member = (codes == torch.unique(codes)).double()
     counts = member.sum(0)[:, None]
-    between = (counts * (member.T @ x / counts).square()).sum(0)
-    total = x.square().sum(0)
-    value = torch.where(total > 0, between / torch.where(total > 0, total, 1), 0).clamp(0, 1).sqrt()
+    between = (counts * (member.T @ _unit_length(x) / counts).square()).sum(0)
+    value = between.clamp(0, 1).sqrt().to(x.dtype)
     return value[0] if one_column else value
 
 
 def cramers_v(first: "Samples", second: "Samples") -> Tensor:
     """Cramér's V of two categories, `sqrt(χ² / (n (min(levels) - 1)))`; 0 where one has a single level."""
-    first, second = torch.as_tensor(first), torch.as_tensor(second)
+    first, second = tensor(first, "first"), tensor(second, "second")
     samples(first, second, at_least=1)
     a, b = (torch.unique(side, return_inverse=True)[1] for side in (first, second))
     rows, columns = int(a.max()) + 1, int(b.max()) + 1
@@ -69,11 +70,20 @@ def cramers_v(first: "Samples", second: "Samples") -> Tensor:
     return (chi_sqr / (table.sum() * (min(rows, columns) - 1))).sqrt()
 
 
+def _unit_length(x: Tensor) -> Tensor:
+    """Columns with mean zero and length one, in float64; a constant column becomes zero."""
+    centred = x.double() - x[:1].double()
+    centred = centred / centred.abs().amax(0).clamp_min(1e-300)
+    centred = centred - centred.mean(0)
+    length = centred.norm(dim=0)
+    return torch.where(length > 1e-14 * len(x) ** 0.5, centred / length.clamp_min(1e-300), 0)
+
+
 def association(first: Column, second: Column) -> Association:
     """The measure that fits the types of two columns, over the rows where both have a value.
 
-    Two quantities: |Pearson|. A quantity and two levels: |point-biserial|. A quantity and more levels: the
-    correlation ratio. Two categories: Cramér's V. All lie in [0, 1].
+    Two numeric columns: |Pearson|. A numeric column and two levels: |point-biserial|. A numeric column and more
+    levels: the correlation ratio. Two categories: Cramér's V. All lie in [0, 1].
     """
     both = first.present & second.present
     first, second = first.take(both), second.take(both)
@@ -92,14 +102,16 @@ def association(first: Column, second: Column) -> Association:
 def paper_association(outputs: "Samples", confound: Column, folds: "Samples | None" = None) -> Association:
     """The paper's measure of a confound in the outputs `(n,) or (n, k)`, chosen by the confound's type.
 
-    A quantity: |Pearson| averaged over the k logits. Two levels: |point-biserial| averaged over them. More
+    A numeric confound: |Pearson| averaged over the k logits. Two levels: |point-biserial| averaged over them. More
     levels: the bias-corrected dcor² of the one-hot levels with each logit, averaged. With `folds (n,)` each
     is taken within a fold and the folds are averaged.
     """
     name = {"numeric": "abs_pearson", "binary": "abs_point_biserial", "categorical": "dcor_sqr"}[confound.kind]
-    outputs = torch.as_tensor(outputs)
-    outputs = outputs[:, None] if outputs.ndim == 1 else outputs
-    folds = torch.zeros(len(outputs)) if folds is None else torch.as_tensor(folds)
+    outputs = matrix(outputs, "outputs")
+    folds = torch.zeros(len(outputs)) if folds is None else tensor(folds, "folds")
+    for what, values in (("confound", confound.values), ("folds", folds)):
+        if len(values) != len(outputs):
+            raise ShapeError(f"{what} must have one value per row of outputs; got {len(values)} for {len(outputs)}.")
     values = []
     for fold in torch.unique(folds):
         rows = (folds == fold) & confound.present

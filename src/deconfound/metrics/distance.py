@@ -12,19 +12,17 @@ negative and grows with the dimension of independent data; the bias-corrected fo
 be negative.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from deconfound.errors import ShapeError
+from deconfound.metrics.checks import samples
 from deconfound.metrics.pairs import PairSums, pair_sums
 from deconfound.metrics.sorted_pairs import sorted_pair_sums
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Samples = Tensor | np.ndarray[Any, Any]
+    from deconfound.metrics.checks import Samples
 
 # Below this the pairs are summed sooner than they are sorted.
 _SORT_FROM = 2048
@@ -58,7 +56,7 @@ def distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = 
         1.0
     """
     x, y = samples(x, y, at_least=1)
-    sums = _sums(x, y, block)
+    sums = _sums(_unit(x), _unit(y), block)
     covariance = _biased(sums.ab, sums.a_rows, sums.b_rows)
     x_variance = _biased(sums.aa, sums.a_rows, sums.a_rows)
     y_variance = _biased(sums.bb, sums.b_rows, sums.b_rows)
@@ -80,40 +78,22 @@ def u_distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None 
         1.0
     """
     x, y = samples(x, y, at_least=4)
-    sums = _sums(x, y, block)
+    sums = _sums(_unit(x), _unit(y), block)
     covariance = _bias_corrected(sums.ab, sums.a_rows, sums.b_rows)
     x_variance = _bias_corrected(sums.aa, sums.a_rows, sums.a_rows)
     y_variance = _bias_corrected(sums.bb, sums.b_rows, sums.b_rows)
     return _correlation(covariance, x_variance, y_variance, sums, x.dtype).to(x.dtype)
 
 
-def samples(x: "Samples", y: "Samples", *, at_least: int) -> tuple[Tensor, Tensor]:
-    """Two floating `(n, columns)` tensors of one length and device, or an error that says what is wrong."""
-    x, y = _matrix(x), _matrix(y)
-    if len(x) != len(y):
-        raise ShapeError(f"x and y must have one row per sample each; got {len(x)} and {len(y)} rows.")
-    if len(x) < at_least:
-        raise ShapeError(f"x and y must have at least {at_least} rows; got {len(x)}. The estimator has no value below.")
-    if x.device != y.device:
-        raise ShapeError(f"x and y must be on one device; got {x.device} and {y.device}. Move one of them.")
-    dtype = _result_dtype(x, y)
-    return x.to(dtype), y.to(dtype)
-
-
-def _matrix(x: "Samples") -> Tensor:
-    x = torch.as_tensor(x)
-    if x.ndim not in (1, 2):
-        raise ShapeError(f"x and y must be (n,) or (n, columns); got shape {tuple(x.shape)}. Flatten each sample.")
-    x = x if x.is_floating_point() else x.double()
-    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return x[:, None] if x.ndim == 1 else x
-
-
-def _result_dtype(x: Tensor, y: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, y.dtype)
+def _unit(x: Tensor) -> Tensor:
+    """Values of ordinary size: a correlation has no unit, and squares of 1e200 are not numbers."""
+    largest = float(x.detach().abs().max()) if x.numel() else 0.0
+    return x / largest if largest > 1e100 or 0 < largest < 1e-100 else x
 
 
 def _sums(x: Tensor, y: Tensor, block: int | None) -> PairSums:
+    # float32 would lose the distances of ordinary rows beside a single row that lies far away.
+    x, y = x.double(), y.double()
     differentiable = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
     if x.shape[1] == y.shape[1] == 1 and len(x) >= _SORT_FROM and not differentiable:
         return sorted_pair_sums(x[:, 0], y[:, 0])

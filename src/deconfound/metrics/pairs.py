@@ -35,7 +35,8 @@ def pair_sums(x: Tensor, y: Tensor, block: int | None = None) -> PairSums:
 
     Differentiable in both arguments; a pair of equal rows contributes a zero gradient.
     """
-    x, y = x - x.detach().mean(0), y - y.detach().mean(0)
+    # By the median: one far row must not push all others away from zero, where products round.
+    x, y = x - x.detach().median(0).values, y - y.detach().median(0).values
     side = block or (_CPU_BLOCK if x.device.type == "cpu" else _GPU_BLOCK)
     (ab, aa, bb), a_rows, b_rows = _BlockedSums.apply(x, y, side)
     return PairSums(ab, aa, bb, a_rows, b_rows)
@@ -56,12 +57,9 @@ def distances(x: Tensor, z: Tensor) -> Tensor:
         return squared.sqrt_()
     if x.shape[1] <= _DIRECT_COLUMNS:
         return torch.cdist(x, z, compute_mode="donot_use_mm_for_euclid_dist")
-    if x.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        # TF32 products would leave an error of a few per cent in the distance of near neighbours.
-        return distances(x.double(), z.double()).float()
     x_norms, z_norms = x.square().sum(1, keepdim=True), z.square().sum(1)
     squared = torch.addmm(z_norms, x, z.T, alpha=-2).add_(x_norms)
-    rounding = 8 * torch.finfo(x.dtype).eps * (x_norms.max() + z_norms.max())
+    rounding = 8 * torch.finfo(x.dtype).eps * (x_norms + z_norms)
     return squared.masked_fill_(squared <= rounding, 0).sqrt_()
 
 
@@ -110,7 +108,7 @@ class _BlockedSums(torch.autograd.Function):
 
 def _add_gradient(out: Tensor, x: Tensor, rows: slice, columns: slice, a: Tensor, weight: Tensor) -> None:
     """Add `Σ_j weight_ij (x_i - x_j) / a_ij` to row i (and its mirror image to row j), ties giving zero."""
-    pull = torch.where(a > 0, weight / a.clamp_min(torch.finfo(a.dtype).tiny), 0)
-    out[rows] += pull.sum(1, keepdim=True) * x[rows] - pull @ x[columns]
+    force = torch.where(a > 0, weight / a.clamp_min(torch.finfo(a.dtype).tiny), 0)
+    out[rows] += force.sum(1, keepdim=True) * x[rows] - force @ x[columns]
     if columns != rows:
-        out[columns] += pull.sum(0)[:, None] * x[columns] - pull.T @ x[rows]
+        out[columns] += force.sum(0)[:, None] * x[columns] - force.T @ x[rows]

@@ -6,7 +6,16 @@ from torch import Tensor
 from deconfound.metrics.columns import Column
 from deconfound.metrics.correlation import paper_association
 from deconfound.metrics.distance_tests import dcor_draws
-from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate, permuted_rows
+from deconfound.metrics.permutations import movable, permuted_rows
+from deconfound.metrics.resampling import (
+    LEVEL,
+    Estimate,
+    Resampling,
+    absolute_interval,
+    bootstrap_weights,
+    estimate,
+    p_value,
+)
 
 
 def paper_test(
@@ -16,21 +25,27 @@ def paper_test(
     found = paper_association(outputs, confound, folds)
     statistic = f"paper_{found.statistic}"
     if confound.kind == "categorical":
-        draws = [dcor_draws(logit, confound.encoded, folds, units, resampling) for logit in outputs.T]
+        draws = [dcor_draws(logit[:, None], confound.encoded, folds, units, resampling) for logit in outputs.T]
         null = torch.stack([draw.null for draw in draws]).mean(0)
         replicates = torch.stack([draw.replicates for draw in draws]).mean(0)
-        return estimate(statistic, found.value, len(outputs), null, replicates, most=1.0)
+        return estimate(
+            statistic, found.value, len(outputs), null, replicates, least=-1, most=1, movable=draws[0].movable
+        )
     generator = resampling.generator()
-    orders = permuted_rows(folds, units, resampling.permutations, generator)
+    orders = permuted_rows(folds, units, resampling.permutations, generator, confound.values)
+    moved = movable(confound.values, orders)
     ones = torch.ones(1, len(outputs), dtype=outputs.dtype)
-    null = _mean_absolute_pearson(outputs, confound.values[orders], ones, folds)
+    null = _signed_pearson(outputs, confound.values[orders], ones, folds).abs().mean(1)
     weights = bootstrap_weights(folds, units, resampling.bootstraps, generator).double()
-    replicates = _mean_absolute_pearson(outputs, confound.values[None], weights, folds)
-    return estimate(statistic, found.value, len(outputs), null, replicates, least=0.0, most=1.0)
+    low, high = absolute_interval(found.value, _signed_pearson(outputs, confound.values[None], weights, folds))
+    if not moved:
+        return Estimate(statistic, found.value, len(outputs), low, high, movable=0)
+    p, independent = p_value(found.value, null), float(null.quantile(LEVEL))
+    return Estimate(statistic, found.value, len(outputs), low, high, p, float(null.mean()), independent, moved)
 
 
-def _mean_absolute_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, folds: Tensor) -> Tensor:
-    """|Pearson| averaged over outputs and folds, for many targets `(t, n)` or many weightings `(t, n)` at once."""
+def _signed_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, folds: Tensor) -> Tensor:
+    """`(t, outputs × folds)` Pearson for many targets `(t, n)` or many weightings `(t, n)` at once."""
     outputs, targets = outputs - outputs.mean(0), targets - targets.mean()
     each = []
     for fold in torch.unique(folds):
@@ -42,5 +57,5 @@ def _mean_absolute_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, fo
         x_variance = w @ x.square() - x_mean.square()
         y_variance = (w * y.square()).sum(1, keepdim=True) - y_mean.square()
         scale = (x_variance * y_variance).clamp_min(1e-300).sqrt()
-        each.append((covariance / scale).abs().mean(1))
-    return torch.stack(each).mean(0)
+        each.append(covariance / scale)
+    return torch.cat(each, dim=1)

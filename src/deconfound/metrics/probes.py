@@ -1,10 +1,9 @@
 """Probes: how well a confound can be read from the outputs by a model made for that.
 
-A linear probe and a non-linear one (random Fourier features beside the outputs themselves), cross-validated
-with all rows of a person on one side of every split. Both are ridge regressions, of the quantity or of each level
-against the rest: one decomposition of the training rows serves all levels and all permuted confounds. The baseline
-repeats the whole cross-validation on permuted confounds; permuted within label groups it holds what the label alone
-tells of the confound.
+A linear probe and a non-linear one (random Fourier features beside the outputs themselves), cross-validated with all
+rows of a person on one side of every split. Both are ridge regressions, of a numeric confound or of each level against
+the rest: one decomposition of the training rows serves all levels and all permuted confounds. The baseline repeats the
+whole cross-validation on permuted confounds; permuted within label groups it holds what the label alone tells.
 """
 
 from typing import Literal
@@ -16,12 +15,12 @@ from deconfound.errors import OptionError
 from deconfound.metrics.columns import Column
 from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.performance import auc, r_squared, weighted_auc
+from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import (
     Estimate,
     Resampling,
     bootstrap_weights,
     estimate,
-    permuted_rows,
     person_folds,
 )
 
@@ -39,12 +38,12 @@ def probe(
     folds: int = 5,
     resampling: Resampling | None = None,
 ) -> Estimate:
-    """Cross-validated R² (a quantity) or one-against-the-rest AUC (levels) of a probe on `outputs (n, d)`.
+    """Cross-validated R² (numeric) or one-against-the-rest AUC (levels) of a probe on `outputs (n, d)`.
 
     Args:
         outputs: features, logits or scores.
         confound: what the probe tries to read.
-        kind: "linear": ridge regression, its penalty by generalised cross-validation, of the quantity or of each
+        kind: "linear": ridge regression, its penalty by generalised cross-validation, of a numeric confound or of each
             level against the rest; "nonlinear": the same with random Fourier features beside the outputs.
         groups: `(n,)` codes of label groups; the baseline permutes the confound within them.
         units: `(n,)` person of each row.
@@ -63,14 +62,17 @@ def probe(
     if kind == "nonlinear":
         x = torch.cat([x, _fourier(x, generator)], dim=1)
     fold = person_folds(units, folds, generator)
-    orders = permuted_rows(groups, units, resampling.permutations, generator)
+    orders = permuted_rows(groups, units, resampling.permutations, generator, target.values)
+    moved = movable(target.values, orders)
     targets = target.values[torch.cat([torch.arange(len(rows))[None], orders])]
     held_out = _held_out(x, targets, fold, target)
     values = _scores(held_out, targets, fold, target)
     weights = bootstrap_weights(groups, units, resampling.bootstraps, generator)
     replicates = _weighted_scores(held_out[0], targets[0], fold, target, weights.double())
     metric = "r2" if target.kind == "numeric" else "auc"
-    return estimate(f"{kind}_probe_{metric}", float(values[0]), len(rows), values[1:], replicates, most=1.0)
+    return estimate(
+        f"{kind}_probe_{metric}", float(values[0]), len(rows), values[1:], replicates, most=1.0, movable=moved
+    )
 
 
 def _standardised(x: Tensor) -> Tensor:
@@ -126,8 +128,12 @@ def _weighted_scores(predicted: Tensor, target: Tensor, fold: Tensor, column: Co
     for held in torch.unique(fold):
         rows = fold == held
         levels = [
-            weighted_auc(predicted[rows, level], (target[rows] == level).double(), weights[:, rows])
+            weighted_auc(_ranks(predicted[rows, level]), (target[rows] == level).double(), weights[:, rows])
             for level in range(len(column.levels))
         ]
         each.append(torch.stack(levels, dim=1))
     return torch.stack(each, dim=1).nanmean(1).nanmean(1)
+
+
+def _ranks(scores: Tensor) -> Tensor:
+    return torch.unique(scores, return_inverse=True)[1]

@@ -1,10 +1,6 @@
-"""Permutations, bootstrap samples, and the p-values and intervals made from them.
+"""Bootstrap samples over people, and the p-values and confidence intervals made from resamples."""
 
-A person with several rows is moved and drawn as a whole. A permutation exchanges people who have the same
-number of rows and lie in the same stratum, so that under independence every permuted table is as likely as
-the observed one.
-"""
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,14 +9,17 @@ from torch import Tensor
 from deconfound.errors import OptionError
 
 LEVEL = 0.95
+# Numbers held at once.
+_HELD = 2**22
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A value with its 95 % interval, its p-value and what independent data would give.
 
-    `independent` is the 95 % quantile of the statistic over permuted tables and `chance` its mean there; NaN
-    stands where a quantity has no such thing. `n` counts the rows used.
+    `independent` is the 95 % quantile of the statistic over permuted tables and `chance` its mean there: what
+    the label alone gives. NaN stands where there is no such thing. `n` counts the rows used, `movable` those
+    whose value differs in at least one permuted table (-1 where nothing is permuted); with none there is no p.
     """
 
     statistic: str
@@ -31,6 +30,7 @@ class Estimate:
     p: float = float("nan")
     chance: float = float("nan")
     independent: float = float("nan")
+    movable: int = -1
 
 
 @dataclass(frozen=True)
@@ -56,31 +56,35 @@ class Resampling:
         return torch.Generator().manual_seed(self.seed)
 
 
-def permuted_rows(strata: Tensor, units: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
-    """`(count, n)` row numbers: row i of a permuted table takes the value of row `out[k, i]`.
+def bootstrap_chunks(strata: Tensor, units: Tensor | None, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """How often each row is drawn, `(some, n)` samples at a time, so that a million rows need little memory.
 
-    Args:
-        strata: `(n,)` codes; rows are exchanged within a stratum only.
-        units: `(n,)` codes of the person of each row; None when every row is a person of its own.
-        count: how many permutations.
-        generator: source of randomness.
+    People are drawn with replacement, once for all strata, among people who have rows in the same strata.
     """
-    out = torch.arange(len(strata)).repeat(count, 1)
-    for blocks in _equal_blocks(strata, units):
-        order = torch.rand(count, len(blocks), generator=generator).argsort(1)
-        out[:, blocks.flatten()] = blocks[order].flatten(1)
-    return out
+    held = torch.unique(strata, return_inverse=True)[1]
+    unit = held.new_tensor(range(len(held))) if units is None else torch.unique(units, return_inverse=True)[1]
+    people = int(unit.max()) + 1
+    if units is None or people == len(unit):
+        alike = torch.empty_like(held).index_copy_(0, unit, held)
+    else:
+        present = torch.zeros(people, int(held.max()) + 1, dtype=torch.bool)
+        present[unit, held] = True
+        alike = torch.unique(present, dim=0, return_inverse=True)[1]
+    order = alike.argsort(stable=True)
+    size = torch.bincount(alike)
+    start = size.cumsum(0) - size
+    first, many = start[alike[order]], size[alike[order]]
+    some = max(1, _HELD // len(unit))
+    for done in range(0, count, some):
+        shape = (min(some, count - done), people)
+        drawn = order[first + (torch.rand(shape, generator=generator, dtype=torch.float64) * many).long()]
+        times = torch.zeros(shape, dtype=torch.long).scatter_add_(1, drawn, torch.ones_like(drawn))
+        yield times[:, unit]
 
 
 def bootstrap_weights(strata: Tensor, units: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
-    """`(count, n)` how often each row is drawn; people are drawn with replacement within their stratum."""
-    weights = torch.empty(count, len(strata), dtype=torch.long)
-    for rows, unit in _unit_codes(strata, units):
-        n_units = int(unit.max()) + 1
-        drawn = torch.randint(n_units, (count, n_units), generator=generator)
-        counts = torch.zeros(count, n_units, dtype=torch.long).scatter_add_(1, drawn, torch.ones_like(drawn))
-        weights[:, rows] = counts[:, unit]
-    return weights
+    """`(count, n)` how often each row is drawn: all of `bootstrap_chunks` at once."""
+    return torch.cat(list(bootstrap_chunks(strata, units, count, generator)))
 
 
 def p_value(observed: float | Tensor, null: Tensor) -> float:
@@ -104,6 +108,20 @@ def interval(value: float, replicates: Tensor, least: float, most: float) -> tup
     return min(low, value), max(high, value)
 
 
+def absolute_interval(value: float, signed: Tensor) -> tuple[float, float]:
+    """An interval for a mean of absolute values from signed replicates `(R, k)`, so that it can include zero.
+
+    The absolute value folds replicates at zero, and a percentile interval of folded values nearly never reaches
+    it. Here the interval of each signed value is folded instead, and the k intervals are averaged, which covers
+    the mean at least as often as each covers its own.
+    """
+    tail = torch.tensor([(1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2], dtype=torch.float64)
+    low, high = torch.nanquantile(signed.double(), tail, dim=0)
+    least = torch.where((low <= 0) & (high >= 0), 0, torch.minimum(low.abs(), high.abs())).nanmean()
+    most = torch.maximum(low.abs(), high.abs()).nanmean()
+    return min(float(least), value), max(float(most), value)
+
+
 def estimate(
     statistic: str,
     value: float,
@@ -112,19 +130,31 @@ def estimate(
     replicates: Tensor,
     least: float = float("-inf"),
     most: float = float("inf"),
+    movable: int = -1,
 ) -> Estimate:
     """Put a value together with its permuted values and its bootstrap replicates."""
     low, high = interval(value, replicates, least, most)
-    return Estimate(
-        statistic,
-        value,
-        n,
-        low,
-        high,
-        p_value(value, null),
-        float(null.mean()),
-        float(null.double().quantile(LEVEL)),
-    )
+    if movable == 0:
+        return Estimate(statistic, value, n, low, high, movable=0)
+    null = null.double()
+    p, chance, independent = p_value(value, null), float(null.mean()), float(null.quantile(LEVEL))
+    return Estimate(statistic, value, n, low, high, p, chance, independent, movable)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for their number (Holm 1979): a level holds for all of them together; NaN stays NaN.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = sorted((p, place) for place, p in enumerate(p_values) if p == p)
+    out = [float("nan")] * len(p_values)
+    highest = 0.0
+    for rank, (p, place) in enumerate(order):
+        highest = max(highest, min(1.0, p * (len(order) - rank)))
+        out[place] = highest
+    return out
 
 
 def person_folds(units: Tensor, folds: int, generator: torch.Generator) -> Tensor:
@@ -134,22 +164,3 @@ def person_folds(units: Tensor, folds: int, generator: torch.Generator) -> Tenso
     if n_units < folds:
         raise OptionError(f"folds must not exceed the number of people; got {folds} for {n_units}. Use fewer folds.")
     return (torch.randperm(n_units, generator=generator) % folds)[unit]
-
-
-def _unit_codes(strata: Tensor, units: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-    """For each stratum its rows, and the person (0, 1, …) of each of them."""
-    units = torch.arange(len(strata)) if units is None else units
-    every = [(strata == stratum).nonzero()[:, 0] for stratum in torch.unique(strata)]
-    return [(rows, torch.unique(units[rows], return_inverse=True)[1]) for rows in every]
-
-
-def _equal_blocks(strata: Tensor, units: Tensor | None) -> list[Tensor]:
-    """`(people, rows each)` row numbers, one array for each stratum and number of rows."""
-    found = []
-    for rows, unit in _unit_codes(strata, units):
-        by_unit = rows[unit.argsort(stable=True)]
-        sizes = unit.bincount()
-        starts = sizes.cumsum(0) - sizes
-        for size in torch.unique(sizes).tolist():
-            found.append(by_unit[starts[sizes == size][:, None] + torch.arange(size)])
-    return found

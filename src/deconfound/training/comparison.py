@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deconfound.auditing.result import Audit
+from deconfound.auditing import Audit, comparison_page, comparison_sentences
 from deconfound.data.files import read_json, write_json, write_text
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import method_faults
-from deconfound.training.comparison_page import comparison_page, sentences
 from deconfound.training.config_file import read_config
 from deconfound.training.fitting import audit_progress, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
@@ -131,7 +130,8 @@ def compare(
                 write_text(folder / REPORT, comparison_page(content))
         content = read_json(folder / RESULTS)
     files = (folder / RESULTS, folder / REPORT)
-    return Comparison(folder, content["lines"], audited, tuple(sentences(content)), content, files, tuple(failed))
+    sentences = tuple(comparison_sentences(content))
+    return Comparison(folder, content["lines"], audited, sentences, content, files, tuple(failed))
 
 
 def entries(config: Config) -> list[Entry]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deconfound.auditing.result import Audit
+from deconfound.auditing import Audit
 from deconfound.data import read_json
 from deconfound.errors import DeconfoundError, DeconfoundWarning
 from deconfound.training.config_file import read_config

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.audit import audit
-from deconfound.auditing.result import Audit
+from deconfound.auditing import Audit, audit
 from deconfound.data.delimited import typed
 from deconfound.errors import DeconfoundWarning, RunError
 from deconfound.metrics.columns import Column, column

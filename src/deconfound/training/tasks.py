@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.intake import directed
+from deconfound.auditing import directed
 from deconfound.errors import OptionError
 from deconfound.metrics.columns import Column, column
 from deconfound.metrics.performance import accuracy, auc, balanced_accuracy, group_accuracy, macro_auc, r_squared

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from deconfound.auditing.page import POLICY, asset
+from deconfound.auditing import html_page, section
 from deconfound.data import write_bytes, write_text
 from deconfound.errors import OptionError
 
@@ -106,27 +106,18 @@ class Page:
 
     def html(self) -> str:
         """The whole page in one file."""
-        body = "".join(section.html() for section in self.sections)
         sources = "".join(f"<li>{escape(line)}</li>" for line in self.made)
-        return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-            f'<meta name="color-scheme" content="light dark"><title>{escape(self.title)}</title>'
-            f"<style>{asset('page.css')}</style></head><body>"
-            f'<header><p class="kicker">{escape(self.kicker)}</p><h1>{escape(self.title)}</h1>'
-            f"<p>{escape(self.summary)}</p></header>"
-            f"<main>{body}<section><h2>How this page was made</h2>"
-            f'<ul class="notes">{sources}</ul></section></main></body></html>\n'
-        )
+        made = section("How this page was made", f'<ul class="notes">{sources}</ul>')
+        sections = [*(each.html() for each in self.sections), made]
+        return html_page(self.title, sections, kicker=self.kicker, summary=self.summary)
 
 
 def write_page(page: Page, folder: Path) -> None:
     """Write the page, its figures, and its tables as Markdown."""
-    tables = [section.markdown() for section in page.sections if isinstance(section.content, Table)]
-    for section in page.sections:
-        if isinstance(section.content, Figure):
-            write_bytes(folder / section.content.name, section.content.png)
+    tables = [each.markdown() for each in page.sections if isinstance(each.content, Table)]
+    for each in page.sections:
+        if isinstance(each.content, Figure):
+            write_bytes(folder / each.content.name, each.content.png)
     write_text(folder / TABLES, "\n\n".join(tables) + "\n")
     write_text(folder / REPORT, page.html())
 
@@ -142,9 +133,9 @@ def fill(text: str, page: Page, folder: str) -> str:
         page: What the results show.
         folder: The results' folder, seen from the page.
     """
-    blocks = {section.title: section.markdown(folder).split("\n\n", 2)[2] for section in page.sections}
+    blocks = {each.title: each.markdown(folder).split("\n\n", 2)[2] for each in page.sections}
     made = ["### Where these numbers come from", f"[All numbers]({folder}/results.json).", *listed(page.made)]
-    blocks["results"] = "\n\n".join([*(section.markdown(folder, 3) for section in page.sections), *made])
+    blocks["results"] = "\n\n".join([*(each.markdown(folder, 3) for each in page.sections), *made])
     names = re.findall(r"<!-- begin (.+?) -->", text)
     if not names:
         raise OptionError("the page must hold <!-- begin TITLE --> and <!-- end TITLE -->; got neither. Add the marks.")

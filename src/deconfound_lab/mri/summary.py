@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deconfound.auditing.embedding import embed
+from deconfound.auditing import embed
 from deconfound_lab.cohort.cohort import Cohort
 from deconfound_lab.cohort.counting import paper_table_one, table_one
 from deconfound_lab.cohort.truth import bayes_accuracy

@@ -14,7 +14,7 @@
     return node;
   }
 
-  const colour = (model) => `var(--m${models.indexOf(model) % 6})`;
+  const colour = (model) => (models.includes(model) ? `var(--m${models.indexOf(model) % 12})` : "var(--soft)");
   const shown = (value) => (value === null ? "–" : value.toFixed(3).replace("-", "−"));
   const unique = (values) => [...new Set(values)];
 
@@ -104,9 +104,9 @@
 
   // Panels are placed empty first: how wide each becomes decides how it is drawn.
   function fill(container, charts) {
-    const panels = charts.map(({ lines }) => element("figure", { class: lines.length > 15 ? "panel wide" : "panel" }));
+    const panels = charts.map(({ title, lines }) => element("figure", { class: lines.length > 15 ? "panel wide" : "panel", "data-export": title }));
     container.replaceChildren(...panels);
-    panels.forEach((panel, i) => dots(panel, charts[i]));
+    panels.forEach((panel, i) => { dots(panel, charts[i]); exportable(panel); });
   }
 
   function modelKey(container) {
@@ -119,11 +119,12 @@
 
   const family = (statistic) => statistic.replace(/^paper_.*/, "paper").replace(/_probe_.*/, "_probe");
   const families = [
-    ["within_group_dcor_sqr", "dcor² within label groups"], ["dcor_sqr", "dcor², all people together"],
+    ["residual_dcor_sqr", "dcor² beyond the label"], ["within_group_dcor_sqr", "dcor² within label groups"],
+    ["dcor_sqr", "dcor², all people together"],
     ["partial_dcor", "partial distance correlation"], ["paper", "the paper's measure"],
     ["linear_probe", "linear probe"], ["nonlinear_probe", "non-linear probe"],
   ];
-  const measured = data.rows.filter((row) => row.model && row.confound && !row.level);
+  const measured = data.rows.filter((row) => row.confound && families.some(([name]) => name === family(row.statistic)));
 
   function drawLeft() {
     const chosen = byId("left-measure").value, space = byId("left-space").value;
@@ -138,14 +139,14 @@
     })));
   }
 
-  const performed = data.rows.filter((row) => ["accuracy", "balanced_accuracy", "auc", "r2", "mean_absolute_error"].includes(row.statistic));
+  const performed = data.rows.filter((row) => ["accuracy", "balanced_accuracy", "auc", "r2", "mean_absolute_error", "brier_score", "calibration_error"].includes(row.statistic));
 
   function drawPerformance() {
     const chosen = byId("performance-measure").value;
     const rows = performed.filter((row) => row.statistic === chosen);
     const wholes = rows.filter((row) => !row.confound).map((row) => ({ value: row.value, colour: colour(row.model) }));
     const overall = rows.filter((row) => !row.confound).map((row) => ({ label: row.model, row, colour: colour(row.model) }));
-    const bounded = !["r2", "mean_absolute_error"].includes(chosen);
+    const bounded = ["auc", "accuracy", "balanced_accuracy"].includes(chosen);
     const range = bounded ? [0, 1.02] : extent(rows);
     const axis = data.words[chosen].axis;
     const charts = [{ title: "all rows", lines: overall, range, axis }];
@@ -231,6 +232,47 @@
     }
   }
 
+  // A figure as a file of its own: colours and fonts of the page are written into a copy of the SVG.
+  function drawn(panel) {
+    const source = panel.querySelector("svg"), copy = source.cloneNode(true);
+    const box = source.viewBox.baseVal;
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    copy.setAttribute("width", box.width);
+    copy.setAttribute("height", box.height);
+    const from = [source, ...source.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+    from.forEach((node, i) => {
+      const style = getComputedStyle(node);
+      for (const key of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-family", "opacity"]) {
+        to[i].style.setProperty(key, style.getPropertyValue(key));
+      }
+    });
+    const paper = element("rect", { width: "100%", height: "100%", fill: getComputedStyle(document.body).backgroundColor });
+    copy.prepend(paper);
+    return [new XMLSerializer().serializeToString(copy), box.width, box.height];
+  }
+
+  function save(url, name) {
+    const link = element("a", { href: url, download: name });
+    link.click();
+  }
+
+  function exportable(panel) {
+    const name = panel.dataset.export.replace(/[^\w-]+/g, "-");
+    const url = (text) => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+    const svg = element("button", { type: "button" }, "SVG"), png = element("button", { type: "button" }, "PNG");
+    svg.addEventListener("click", () => save(url(drawn(panel)[0]), `${name}.svg`));
+    png.addEventListener("click", () => {
+      const [text, width, height] = drawn(panel), image = new Image();
+      image.onload = () => {
+        const canvas = element("canvas", { width: 3 * width, height: 3 * height });
+        canvas.getContext("2d").drawImage(image, 0, 0, 3 * width, 3 * height);
+        save(canvas.toDataURL("image/png"), `${name}.png`);
+      };
+      image.src = url(text);
+    });
+    panel.append(element("div", { class: "export" }, "Save as", svg, png));
+  }
+
   function start() {
     const present = new Set(measured.map((row) => family(row.statistic)));
     options(byId("left-measure"), families.filter(([name]) => present.has(name)));
@@ -241,10 +283,7 @@
     if (performed.length) {
       const statistics = unique(performed.map((row) => row.statistic));
       options(byId("performance-measure"), statistics.map((name) => [name, data.words[name].name]));
-      byId("performance-measure").value = statistics.includes("balanced_accuracy") ? "balanced_accuracy" : statistics[0];
       byId("performance-measure").addEventListener("change", drawPerformance);
-    } else {
-      byId("performance").hidden = true;
     }
     if (data.points) {
       options(byId("map-colour"), data.points.columns.map((column) => [column.name, column.name]));
@@ -256,7 +295,8 @@
       const wanted = event.target.value.toLowerCase();
       for (const row of document.querySelectorAll(".numbers tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(wanted);
     });
-    modelKey(byId("performance-models"));
+    if (performed.length) modelKey(byId("performance-models"));
+    for (const panel of document.querySelectorAll("[data-export]:not(:has(.export))")) exportable(panel);
     const charts = () => { drawLeft(); if (performed.length) drawPerformance(); };
     charts();
     window.addEventListener("resize", charts);

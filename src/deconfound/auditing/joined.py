@@ -1,27 +1,33 @@
-"""What the files of `deconfound audit` hold together: outputs by model, the columns of the table, hidden features."""
+"""An audit of files: outputs by model, the columns of the table and hidden features, joined row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.cli.audit_files import (
-    OUTPUT_PREFIXES,
+from deconfound.auditing.answers import sorted_levels
+from deconfound.auditing.files import (
+    FAMILIES,
     Columns,
     Content,
+    class_order,
     id_column,
     matched_rows,
+    output_columns,
+    positive_level,
     read_file,
     stacked,
-    usual_outputs,
 )
+from deconfound.auditing.main import Progress, audit
+from deconfound.auditing.result import Audit
 from deconfound.design.table import absent
 from deconfound.errors import OptionError, TableError
+from deconfound.metrics.columns import column
 
 
 @dataclass(frozen=True)
@@ -50,30 +56,123 @@ class Given:
     models: dict[str, NDArray[Any]]
     columns: Columns
     features: dict[str, NDArray[Any]] | None
+    classes: tuple[str, ...] = ()
+    positive: dict[str, str] = field(default_factory=dict)
 
 
-def gather(files: Files, roles: Sequence[str], outputs: Sequence[str], named: Sequence[str]) -> Given:
+def audit_files(
+    predictions: Sequence[str | Path],
+    *,
+    confounds: Sequence[str],
+    labels: Sequence[str] = (),
+    table: str | Path | None = None,
+    features: str | Path | None = None,
+    outputs: Sequence[str] = (),
+    models: Mapping[str, Sequence[str]] | None = None,
+    id: str | None = None,
+    person: str | None = None,
+    fold: str | None = None,
+    types: Mapping[str, str] | None = None,
+    positive: Mapping[str, str] | None = None,
+    classes: Sequence[str] = (),
+    permutations: int = 499,
+    bootstraps: int = 500,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit predictions that lie in files: CSV, TSV, Parquet, NPY or NPZ.
+
+    Args:
+        predictions: one file for each model, or one for all.
+        confounds: columns that should not be there.
+        labels: columns that the model predicts.
+        table: the table of people, if confounds and labels are not in the predictions.
+        features: hidden features to measure too.
+        outputs: columns of outputs; by default those called logit…, score…, prob…, prediction….
+        models: columns of outputs by model name, for several models in one file.
+        id: the column that joins the files; by default a usual name that all have, else the order of the rows.
+        person: see `audit`, like the arguments that follow.
+        fold: test fold of a row.
+        types: of columns.
+        positive: level that a high score stands for; by default what `predicted_LABEL` beside a score says.
+        classes: class of each output column; by default what the names of the columns say, else the sorted order.
+        permutations: for each p-value.
+        bootstraps: for each interval.
+        seed: of every random draw.
+        progress: called with (what, done, total).
+    """
+    files = Files(
+        [Path(path) for path in predictions],
+        None if table is None else Path(table),
+        None if features is None else Path(features),
+        id,
+        [name for name in (id, person) if name],
+    )
+    roles = [*confounds, *labels, *(name for name in (person, fold) if name)]
+    given = gather(files, roles, outputs, models or {}, labels)
+    return audit(
+        given.models,
+        given.columns,
+        confounds=confounds,
+        labels=labels,
+        person=person,
+        features=given.features,
+        fold=fold,
+        types=types,
+        positive={**given.positive, **(positive or {})},
+        classes=classes or given.classes,
+        permutations=permutations,
+        bootstraps=bootstraps,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def gather(
+    files: Files,
+    roles: Sequence[str],
+    outputs: Sequence[str] = (),
+    named: Mapping[str, Sequence[str]] | None = None,
+    labels: Sequence[str] = (),
+) -> Given:
     """Read and join all files.
 
     Args:
         files: Which.
         roles: Columns of confounds, labels, person and fold.
         outputs: Columns of outputs; those that are called so if empty.
-        named: `NAME=COLUMN,COLUMN` for each of several models in one file.
+        named: Columns of outputs by model name, for several models in one file.
+        labels: Those of the roles that are labels; what names of columns say about them is read.
     """
     contents, base, key = _opened(files)
     first = contents[0]
     models: dict[str, NDArray[Any]] = {}
+    chosen: dict[str, list[str]] = {}
     for content, name in zip(contents, _names(files.predictions), strict=True):
         order = matched_rows(first, content, key)
-        found = _models(content, name, outputs, named, {*roles, key or ""})
+        found = _models(content, name, outputs, named or {}, {*roles, key or ""}, chosen)
         twice = [model for model in found if model in models]
         if twice:
             raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
         models |= {model: values[order] for model, values in found.items()}
     columns = _columns(base, roles, matched_rows(first, base, key), first)
     hidden = _features(files, first, key, list(models)) if files.features else None
-    return Given(models, columns, hidden)
+    classes, positive = _said_by_names(chosen, first, columns, labels)
+    return Given(models, columns, hidden, classes, positive)
+
+
+def _said_by_names(
+    chosen: Mapping[str, list[str]], first: Content, columns: Columns, labels: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The order of classes, and the level of a high score, as the names of the columns tell them."""
+    names = next(iter(chosen.values()), [])
+    positive = {label: level for label in labels if (level := positive_level(first.columns, names, label)) is not None}
+    classes: tuple[str, ...] = ()
+    if len(labels) == 1 and len(names) > 1:
+        levels = sorted_levels(column(labels[0], columns[labels[0]], "categorical").levels)
+        orders = {class_order(names, levels) for names in chosen.values()}
+        classes = orders.pop() if len(orders) == 1 else ()
+    return classes, positive
 
 
 def listed(text: str) -> list[str]:
@@ -125,13 +224,20 @@ def _columns(base: Content, roles: Sequence[str], rows: NDArray[np.intp], first:
     return {name: base.columns[name][rows] if name in base.columns else first.columns[name] for name in roles}
 
 
-def _models(file: Content, name: str, outputs: Sequence[str], named: Sequence[str], skip: set[str]) -> Columns:
+def _models(
+    file: Content,
+    name: str,
+    outputs: Sequence[str],
+    named: Mapping[str, Sequence[str]],
+    skip: set[str],
+    chosen: dict[str, list[str]],
+) -> Columns:
     """Arrays of outputs by model name, from the named columns, or from those that are called like outputs."""
     if file.arrays:
         return {part or name: array for part, array in file.arrays.items()}
-    groups = {model: listed(columns) for model, columns in pairs(named, "--model").items()}
+    groups = {model: list(columns) for model, columns in named.items()}
     if not groups:
-        groups = {name: list(outputs) or usual_outputs(file.columns, skip)}
+        groups = {name: list(outputs) or output_columns(file.columns, skip)}
     for model, columns in groups.items():
         faults = absent(columns, list(file.columns), f"outputs of {model!r}")
         if faults:
@@ -139,9 +245,10 @@ def _models(file: Content, name: str, outputs: Sequence[str], named: Sequence[st
         if not columns:
             others = ", ".join(c for c in file.columns if c not in skip) or "none"
             raise TableError(
-                f"{file.path} must have columns of outputs called {', '.join(OUTPUT_PREFIXES[:5])}…; got {others}. "
+                f"{file.path} must have columns of outputs called {', '.join(FAMILIES[:4])}…; got {others}. "
                 "Name them with --outputs."
             )
+    chosen.update(groups)
     return {model: stacked(file, columns) for model, columns in groups.items()}
 
 

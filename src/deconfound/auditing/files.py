@@ -1,4 +1,4 @@
-"""Reading the files of `deconfound audit`: tables, arrays, and the join between them."""
+"""Files of outputs: tables, arrays, which columns are outputs and what they stand for, and the join between files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from deconfound.errors import TableError
 
 Columns = dict[str, NDArray[Any]]
 ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "subject", "id")
-OUTPUT_PREFIXES = ("prediction", "pred", "logit", "score", "prob", "output", "y_hat", "yhat")
+# Families of columns that hold outputs; of several in one file the first says most.
+FAMILIES = ("logit", "score", "prob", "prediction", "output", "y_hat", "yhat", "pred")
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        told = str(error).rstrip(".")
-        raise TableError(f"{path} must hold plain arrays of numbers; got {told}. Save it without objects.") from error
+        reason = str(error).rstrip(".")
+        raise TableError(f"{path} must hold plain arrays of numbers; got {reason}. Save it without objects.") from error
     if isinstance(loaded, np.ndarray):
         arrays = {"": loaded}
     else:
@@ -66,13 +67,41 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def usual_outputs(columns: Columns, skip: set[str]) -> list[str]:
-    """The columns that are called like outputs; of logits, scores and answers side by side, those that say most."""
-    named = [name for name in columns if name.lower().startswith(OUTPUT_PREFIXES) and name not in skip]
-    named = [name for name in named if not re.match(r"[a-z]+_sd(_|$)", name.lower())]  # spread over models, no output
-    numeric = [name for name in named if columns[name].dtype.kind in "fiu"]
-    logits = [name for name in numeric if name.lower().startswith("logit")]
-    return logits or numeric or named
+def output_columns(columns: Columns, skip: set[str]) -> list[str]:
+    """The columns that are called like outputs: one family of them, numbers before class names.
+
+    `score_sd_…` (the spread over models) is no output, and `predicted_…` (the class) only where nothing else is.
+    """
+    named = [name for name in columns if name.lower().startswith(FAMILIES) and name not in skip]
+    named = [name for name in named if not re.match(r"[a-z]+_sd(_|$)", name.lower())]
+    scores = [name for name in named if not name.lower().startswith("predicted")]
+    numeric = [name for name in scores if columns[name].dtype.kind in "fiu"]
+    for family in FAMILIES:
+        if found := [name for name in numeric if name.lower().startswith(family)]:
+            return found
+    return scores or named
+
+
+def class_order(outputs: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:
+    """The class of each output column where their names end in the classes of a label, such as `score_AD`; else ()."""
+    order = tuple(name.partition("_")[2] for name in outputs)
+    return order if len(order) > 1 and sorted(order) == sorted(levels) else ()
+
+
+def positive_level(columns: Columns, outputs: Sequence[str], label: str) -> str | None:
+    """The class that `predicted_LABEL` names where the score of that label is high; None where it does not say."""
+    answer = columns.get(f"predicted_{label}")
+    scores = [name for name in outputs if name.partition("_")[2] == label]
+    if answer is None or len(scores) != 1 or columns[scores[0]].dtype.kind not in "fiu":
+        return None
+    high = columns[scores[0]] > (0.0 if scores[0].lower().startswith("logit") else 0.5)
+    above = {_level(value) for value in answer[high].tolist()}
+    below = {_level(value) for value in answer[~high].tolist()}
+    return above.pop() if len(above) == 1 and not above & below else None
+
+
+def _level(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def stacked(file: Content, names: Sequence[str]) -> NDArray[Any]:

@@ -1,0 +1,188 @@
+"""Figures as SVG elements without scripts: curves, spreads by stratum, and scatters, for light and dark pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deconfound.auditing.forest import scale
+from deconfound.auditing.html import safe
+
+COLOURS = 12
+SIDE, LEFT, BOTTOM, TOP = 300, 44, 40, 10
+
+
+def colour(place: int) -> str:
+    """One of twelve colours that differ in light and in dark."""
+    return f"var(--m{place % COLOURS})"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named line through points, with dots at them on request."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    dots: bool = False
+
+
+def curves(title: str, lines: Sequence[Curve], axes: tuple[str, str], *, diagonal: bool = True) -> str:
+    """Curves in the unit square (ROC, calibration) with a legend below, as a figure that can be exported."""
+    frame = _Frame((0.0, 1.0), (0.0, 1.0))
+    parts = [frame.axes(axes)]
+    if diagonal:
+        parts.append(_line([frame.at(0, 0), frame.at(1, 1)], "var(--soft)", dashed=True))
+    for place, line in enumerate(lines):
+        points = [frame.at(x, y) for x, y in zip(line.x, line.y, strict=True)]
+        inner = _line(points, colour(place))
+        if line.dots:
+            inner += "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour(place)}"/>' for x, y in points)
+        parts.append(f"<g>{inner}<title>{safe(line.name)}</title></g>")
+    return figure(title, frame.svg(parts, title), legend([line.name for line in lines]))
+
+
+def training_curves(title: str, lines: Sequence[Curve]) -> str:
+    """Losses over epochs."""
+    values = [value for line in lines for value in line.y if math.isfinite(value)]
+    longest = max((len(line.y) for line in lines), default=2)
+    low, high, _ = scale(min(values, default=0.0), max(values, default=1.0))
+    frame = _Frame((0.0, max(1.0, longest - 1.0)), (low, high))
+    parts = [frame.axes(("epoch", "loss"))]
+    for place, line in enumerate(lines):
+        points = [frame.at(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
+        parts.append(f"<g>{_line(points, colour(place))}<title>{safe(line.name)}</title></g>")
+    return figure(title, frame.svg(parts, title), legend([line.name for line in lines]))
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A named point with half-lengths of its error bars (NaN: none)."""
+
+    name: str
+    x: float
+    y: float
+    x_error: tuple[float, float] = (math.nan, math.nan)
+    y_error: tuple[float, float] = (math.nan, math.nan)
+
+
+def scatter(title: str, dots: Sequence[Dot], axes: tuple[str, str], *, named: bool = True) -> str:
+    """Points with error bars; with names, a legend tells them apart."""
+    dots = [dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)]
+    xs = [v for dot in dots for v in (dot.x, *dot.x_error) if math.isfinite(v)]
+    ys = [v for dot in dots for v in (dot.y, *dot.y_error) if math.isfinite(v)]
+    ranges = [scale(min(values, default=0.0), max(values, default=1.0))[:2] for values in (xs, ys)]
+    frame = _Frame(ranges[0], ranges[1])
+    parts = [frame.axes(axes)]
+    for place, dot in enumerate(dots):
+        paint = colour(place) if named else colour(0)
+        x, y = frame.at(dot.x, dot.y)
+        inner = ""
+        if all(map(math.isfinite, dot.x_error)):
+            inner += _line([frame.at(dot.x_error[0], dot.y), frame.at(dot.x_error[1], dot.y)], paint, thin=True)
+        if all(map(math.isfinite, dot.y_error)):
+            inner += _line([frame.at(dot.x, dot.y_error[0]), frame.at(dot.x, dot.y_error[1])], paint, thin=True)
+        inner += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5 if named else 2.2}" fill="{paint}"/>'
+        parts.append(f"<g>{inner}<title>{safe(dot.name)}: {dot.x:.3f}, {dot.y:.3f}</title></g>")
+    return figure(title, frame.svg(parts, title), legend([dot.name for dot in dots]) if named else "")
+
+
+def spreads(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> str:
+    """Boxes (5, 25, 50, 75, 95 %) by stratum and label group, one below the other."""
+    if not rows:
+        return ""
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    low, high, step = scale(min(row["at"][0] for row in rows), max(row["at"][4] for row in rows))
+    margin, width, height = 120, 300, 15
+
+    def x(value: float) -> float:
+        return margin + width * (value - low) / (high - low)
+
+    parts, y, last = [], 8.0, None
+    for row in rows:
+        if row["level"] != last:
+            y += 5
+            name = row["level"] if len(row["level"]) <= 16 else f"{row['level'][:15]}…"
+            parts.append(f'<text x="{margin - 8}" y="{y + 11}" text-anchor="end">{safe(name)}</text>')
+            last = row["level"]
+        a, b, c, d, e = (x(value) for value in row["at"])
+        paint, mid = colour(groups.index(row["group"])), y + height / 2
+        text = f"{row['level']} {row['group']}: median {row['at'][2]:.3g}, n = {row['n']}"
+        parts.append(
+            f'<g>{_line([(a, mid), (e, mid)], paint, thin=True)}<rect x="{b:.1f}" y="{y + 2}" '
+            f'width="{max(d - b, 1):.1f}" height="{height - 4}" fill="{paint}" opacity=".75"/>'
+            f'<line x1="{c:.1f}" x2="{c:.1f}" y1="{y + 1}" y2="{y + height - 1}" stroke="var(--paper)" '
+            f'stroke-width="2"/><title>{safe(text)}</title></g>'
+        )
+        y += height
+    for k in range(round((high - low) / step) + 1):
+        at = low + k * step
+        parts.append(f'<text class="soft" x="{x(at):.1f}" y="{y + 18}" text-anchor="middle">{at:g}</text>')
+    parts.append(f'<text class="soft" x="{margin + width}" y="{y + 34}" text-anchor="end">{safe(axis)}</text>')
+    size = f'viewBox="0 0 {margin + width + 12} {y + 40:.0f}"'
+    svg = f'<svg {size} role="img" aria-label="{safe(title)}">{"".join(parts)}</svg>'
+    return figure(title, svg, legend(groups) if len(groups) > 1 else "")
+
+
+def figure(title: str, svg: str, below: str = "") -> str:
+    """An SVG with its title, a legend, and buttons that save it (drawn by the page's script)."""
+    return f'<figure class="panel" data-export="{safe(title)}"><h3>{safe(title)}</h3>{svg}{below}</figure>'
+
+
+def legend(names: Sequence[str]) -> str:
+    """Swatches with names."""
+    items = "".join(
+        f'<span class="model"><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="5" '
+        f'fill="{colour(place)}"/></svg>{safe(name)}</span>'
+        for place, name in enumerate(names)
+    )
+    return f'<div class="legend">{items}</div>'
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A square with axes: from values to places on the page."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        across = (x - self.x[0]) / (self.x[1] - self.x[0])
+        up = (y - self.y[0]) / (self.y[1] - self.y[0])
+        return LEFT + SIDE * across, TOP + SIDE * (1 - up)
+
+    def axes(self, names: tuple[str, str]) -> str:
+        floor, parts = TOP + SIDE, []
+        for low, high, horizontal in ((*self.x, True), (*self.y, False)):
+            first, last, step = scale(low, high)
+            digits = max(0, -math.floor(math.log10(step) + 1e-9))
+            for k in range(round((last - first) / step) + 1):
+                value = first + k * step
+                if not low - 1e-9 <= value <= high + 1e-9:
+                    continue
+                text = f"{value + 0.0:.{digits}f}".replace("-", "−")
+                if horizontal:
+                    at = self.at(value, self.y[0])[0]
+                    parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{floor}"/>')
+                    parts.append(f'<text class="soft" x="{at:.1f}" y="{floor + 16}" text-anchor="middle">{text}</text>')
+                else:
+                    at = self.at(self.x[0], value)[1]
+                    parts.append(f'<line class="axis" x1="{LEFT}" x2="{LEFT + SIDE}" y1="{at:.1f}" y2="{at:.1f}"/>')
+                    parts.append(f'<text class="soft" x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
+        parts.append(f'<text class="soft" x="{LEFT + SIDE}" y="{floor + 33}" text-anchor="end">{safe(names[0])}</text>')
+        parts.append(f'<text class="soft" x="{LEFT + 6}" y="{TOP + 12}">{safe(names[1])}</text>')
+        return "".join(parts)
+
+    def svg(self, parts: Sequence[str], label: str) -> str:
+        size = f'viewBox="0 0 {LEFT + SIDE + 14} {TOP + SIDE + BOTTOM}"'
+        return f'<svg {size} role="img" aria-label="{safe(label)}">{"".join(parts)}</svg>'
+
+
+def _line(points: Sequence[tuple[float, float]], paint: str, *, dashed: bool = False, thin: bool = False) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    more = ' stroke-dasharray="4 3"' if dashed else ""
+    return (
+        f'<polyline points="{path}" fill="none" stroke="{paint}" stroke-width="{1.5 if thin or dashed else 2}"{more}/>'
+    )

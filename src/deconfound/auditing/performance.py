@@ -1,0 +1,189 @@
+"""How well outputs answer the labels: overall, by stratum, split by site, and against another model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from deconfound.auditing.answers import Answers
+from deconfound.metrics.performance import calibration, weighted_auc
+from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_chunks, interval
+
+# Strata of fewer rows of a class have no rate of their own.
+FEWEST_OF_A_CLASS = 5
+RANGES = {
+    "r2": (-float("inf"), 1.0),
+    "mean_absolute_error": (0.0, float("inf")),
+    "share_within": (0.0, 1.0),
+}
+Measures = Callable[[Tensor], dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Performance:
+    """Every measure with its interval, and its bootstrap replicates `(bootstraps,)` for paired differences."""
+
+    estimates: tuple[Estimate, ...]
+    replicates: Mapping[str, Tensor]
+
+
+def measures(given: Answers) -> Measures:
+    """A function from weights `(R, n)` of the rows to every measure `(R,)`; NaN where a class is absent.
+
+    Accuracy: the weighted share of right rows. Balanced accuracy: the mean of that over the label groups
+    (with several labels the paper's mean of group accuracies). AUC: the mean over labels, or over classes
+    against the rest. Probabilities also have their Brier score. For a numeric label: mean absolute error and R².
+    """
+    if given.predicted is not None and given.true is not None:
+        return _number_measures(given.predicted, given.true)
+    member = (given.groups[:, None] == torch.unique(given.groups)).double()
+    right = given.right[:, None] * member
+    ranked = [(torch.unique(score, return_inverse=True)[1], positive) for _, score, positive in given.scores]
+    error = torch.stack([(score - positive).square() for _, score, positive in given.scores]).sum(0)
+
+    def found(weights: Tensor) -> dict[str, Tensor]:
+        total = weights.sum(1)
+        out = {"auc": torch.stack([weighted_auc(place, up, weights) for place, up in ranked]).nanmean(0)}
+        out["balanced_accuracy"] = ((weights @ right) / (weights @ member)).nanmean(1)
+        out["accuracy"] = weights @ given.right / total
+        if given.probabilities:
+            out["brier_score"] = weights @ error / total / (1 if given.binary else 2)
+        return out
+
+    return found
+
+
+def _number_measures(predicted: Tensor, true: Tensor) -> Measures:
+    error = true - predicted
+    centred = true - true.mean()
+
+    def found(weights: Tensor) -> dict[str, Tensor]:
+        total = weights.sum(1)
+        spread = weights @ centred.square() - (weights @ centred).square() / total
+        return {
+            "mean_absolute_error": weights @ error.abs() / total,
+            "r2": 1 - weights @ error.square() / spread,
+        }
+
+    return found
+
+
+def performance(given: Answers, units: Tensor, resampling: Resampling, folds: Tensor | None = None) -> Performance:
+    """Every measure with its bootstrap interval; AUC within each fold and then averaged where folds are given."""
+    return bootstrapped(_within_folds(given, folds), len(given.right), units, resampling)
+
+
+def _within_folds(given: Answers, folds: Tensor | None) -> Measures:
+    whole = measures(given)
+    if folds is None or not given.scores:
+        return whole
+    parts = [(folds == fold).nonzero()[:, 0] for fold in torch.unique(folds)]
+    each = [(rows, measures(given.take(rows))) for rows in parts]
+
+    def found(weights: Tensor) -> dict[str, Tensor]:
+        out = whole(weights)
+        out["auc"] = torch.stack([function(weights[:, rows])["auc"] for rows, function in each]).nanmean(0)
+        return out
+
+    return found
+
+
+def bootstrapped(function: Measures, n: int, units: Tensor, resampling: Resampling) -> Performance:
+    """The measures of the rows as they are, and of people drawn with replacement, a few samples at a time."""
+    values = function(torch.ones(1, n, dtype=torch.float64))
+    parts: dict[str, list[Tensor]] = {name: [] for name in values}
+    several = None if len(torch.unique(units)) == n else units
+    for weights in bootstrap_chunks(torch.zeros(n), several, resampling.bootstraps, resampling.generator()):
+        for name, drawn in function(weights.double()).items():
+            parts[name].append(drawn)
+    replicates = {name: torch.cat(items) for name, items in parts.items()}
+    estimates = []
+    for name, value in values.items():
+        low, high = interval(float(value), replicates[name], *RANGES.get(name, (0.0, 1.0)))
+        estimates.append(Estimate(name, float(value), n, low, high))
+    return Performance(tuple(estimates), replicates)
+
+
+def split_by(given: Answers, codes: Tensor, folds: Tensor | None) -> Measures:
+    """The AUC of one score split into pairs within a stratum and pairs between two, which two models may order.
+
+    Where every fold has its own model, only pairs within a fold are compared.
+    """
+    (_, score, positive) = given.scores[0]
+    cells = codes if folds is None else codes * (int(folds.max()) + 1) + folds
+    inside = [rows for cell in torch.unique(cells) if len(rows := (cells == cell).nonzero()[:, 0]) > 1]
+    outer = [torch.arange(len(score))] if folds is None else [(folds == f).nonzero()[:, 0] for f in torch.unique(folds)]
+    place = torch.unique(score, return_inverse=True)[1]
+
+    def wins(weights: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
+        total, pairs = torch.zeros(len(weights), dtype=torch.float64), torch.zeros(len(weights), dtype=torch.float64)
+        for rows in groups:
+            w, up = weights[:, rows], positive[rows]
+            both = (w @ up) * (w @ (1 - up))
+            value = weighted_auc(torch.unique(place[rows], return_inverse=True)[1], up, w)
+            total, pairs = total + torch.where(both > 0, value * both, 0), pairs + both
+        return total, pairs
+
+    def found(weights: Tensor) -> dict[str, Tensor]:
+        all_wins, all_pairs = wins(weights, outer)
+        in_wins, in_pairs = wins(weights, inside)
+        between = all_pairs - in_pairs
+        out = {"auc_within": in_wins / in_pairs, "share_within": in_pairs / all_pairs}
+        if bool((between > 0).any()):
+            out["auc_between"] = (all_wins - in_wins) / between
+        return out
+
+    return found
+
+
+def gaps(given: Answers, codes: Tensor) -> Measures | None:
+    """Largest differences between strata of the true and false positive rates of one score; None where none has two.
+
+    A row counts as positive above the cut at which its class was read. Strata with fewer than five rows of a class have
+    no rate for it.
+    """
+    (_, _, positive) = given.scores[0]
+    # The row was read as positive exactly where it is right about a positive or wrong about a negative.
+    called = torch.where(given.right == 1, positive, 1 - positive)
+    rates = {}
+    for name, truth in (("tpr_gap", positive), ("fpr_gap", 1 - positive)):
+        strata = [code for code in torch.unique(codes) if (truth[codes == code]).sum() >= FEWEST_OF_A_CLASS]
+        if len(strata) > 1:
+            member = torch.stack([(codes == code).double() * truth for code in strata], dim=1)
+            rates[name] = (member * called[:, None], member)
+    if not rates:
+        return None
+
+    def found(weights: Tensor) -> dict[str, Tensor]:
+        out = {}
+        for name, (hits, member) in rates.items():
+            rate = (weights @ hits) / (weights @ member)
+            out[name] = rate.nan_to_num(-torch.inf).amax(1) - rate.nan_to_num(torch.inf).amin(1)
+        return out
+
+    return found
+
+
+def calibration_error(given: Answers) -> Estimate | None:
+    """The expected calibration error of one probability, without an interval (its bootstrap is biased upwards)."""
+    if not (given.probabilities and given.binary):
+        return None
+    _, score, positive = given.scores[0]
+    return Estimate("calibration_error", calibration(score, positive).error, len(score))
+
+
+def equal_error_rate(given: Answers) -> Estimate | None:
+    """The error rate at the cut where as large a share of positives is missed as of negatives is called positive."""
+    if not given.binary:
+        return None
+    _, score, positive = given.scores[0]
+    ups, downs = float(positive.sum()), float((1 - positive).sum())
+    if not ups or not downs:
+        return None
+    order = score.argsort(descending=True)
+    last = torch.cat([score[order][1:] != score[order][:-1], torch.ones(1, dtype=torch.bool)])
+    missed = 1 - positive[order].cumsum(0)[last] / ups
+    false = (1 - positive[order]).cumsum(0)[last] / downs
+    best = (missed - false).abs().argmin()
+    return Estimate("equal_error_rate", float((missed[best] + false[best]) / 2), len(score))

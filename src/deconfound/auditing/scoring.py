@@ -1,0 +1,212 @@
+"""The rows of an audit that say how well outputs answer the labels, for every model, stratum and comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from deconfound.auditing.answers import Answers, answers
+from deconfound.auditing.baselines import confounds_alone, missing_cells_alone
+from deconfound.auditing.intake import Intake
+from deconfound.auditing.performance import (
+    Performance,
+    bootstrapped,
+    calibration_error,
+    equal_error_rate,
+    gaps,
+    performance,
+    split_by,
+)
+from deconfound.auditing.records import AuditRow, Note
+from deconfound.auditing.used import FEWEST_EXPLAINED, SHARES, erase
+from deconfound.metrics.columns import Column, tercile_codes
+from deconfound.metrics.correlation import association
+from deconfound.metrics.differences import bootstrap_difference, delong_difference
+from deconfound.metrics.resampling import Estimate, Resampling
+
+ALONE = {"confounds alone": confounds_alone, "missing cells alone": missing_cells_alone}
+NAN = float("nan")
+
+
+def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[Note]]:
+    """Every number about performance, and how the outputs of each model were read."""
+    if not data.labels:
+        return [], []
+    folds = data.folds if len(torch.unique(data.folds)) > 1 else None
+    rows: list[AuditRow] = []
+    notes: list[Note] = []
+    first: tuple[str, Answers, Performance] | None = None
+    labels = ", ".join(label.name for label in data.labels)
+    for model, values in data.spaces["outputs"].items():
+        given = answers(values, data.labels, data.classes)
+        if given is None:
+            text = f"The outputs of {model} ({values.shape[1]} columns) do not answer {labels}: no performance."
+            notes.append(Note("no performance", "note", "", text))
+            continue
+        notes.append(Note("reading", "note", "", f"{model}: {given.reading}."))
+        found = performance(given, data.units, resampling, folds)
+        whole = [*found.estimates, *_more(given)]
+        rows += [audit_row(model, "outputs", "", "", item) for item in whole]
+        rows += _by_stratum(model, given, data, resampling, folds)
+        if first is None:
+            first = (model, given, found)
+        else:
+            rows += _differences(model, given, found, first, data, folds)
+        notes += _question(model, whole, labels)
+        used, remarks = _used(model, data, resampling, folds)
+        rows, notes = rows + used, notes + remarks
+    return rows + _alone(data, resampling), notes
+
+
+def association_rows(data: Intake) -> list[AuditRow]:
+    """How much each confound goes with each label in the table itself."""
+    rows = []
+    for confound in data.confounds:
+        for label in data.labels:
+            found = association(confound, label)
+            n = int((confound.present & label.present).sum())
+            rows.append(audit_row("", "table", confound.name, label.name, Estimate(found.statistic, found.value, n)))
+    return rows
+
+
+def audit_row(model: str, space: str, confound: str, level: str, item: Estimate) -> AuditRow:
+    """An estimate as a row of the audit."""
+    return AuditRow(
+        model,
+        space,
+        confound,
+        item.statistic,
+        level,
+        item.value,
+        item.low,
+        item.high,
+        item.p,
+        item.chance,
+        item.independent,
+        item.n,
+    )
+
+
+def strata(confound: Column) -> tuple[Tensor, tuple[str, ...]]:
+    """The levels of a category, or thirds of a number: codes `(n,)` (-1 where missing) and names."""
+    if confound.kind == "numeric":
+        return tercile_codes(confound.values)
+    return confound.values.nan_to_num(nan=-1).long(), confound.levels
+
+
+def _alone(data: Intake, resampling: Resampling) -> list[AuditRow]:
+    """What the confounds, or the pattern of missing cells, reach without any model."""
+    rows = []
+    for name, predict in ALONE.items():
+        scores = predict(data.confounds, data.labels, data.units, resampling.seed)
+        given = None if scores is None else answers(scores, data.labels, _levels(data.labels))
+        if given is not None:
+            found = performance(given, data.units, resampling).estimates
+            rows += [audit_row(name, "baseline", "", "", item) for item in found if item.statistic != "brier_score"]
+    return rows
+
+
+def _levels(labels: list[Column]) -> tuple[str, ...]:
+    return labels[0].levels if len(labels) == 1 else ()
+
+
+def _more(given: Answers) -> list[Estimate]:
+    return [item for item in (calibration_error(given), equal_error_rate(given)) if item is not None]
+
+
+def _by_stratum(
+    model: str, given: Answers, data: Intake, resampling: Resampling, folds: Tensor | None
+) -> Iterator[AuditRow]:
+    """Performance on each level (or third) of each confound, the split of the AUC, and gaps between strata."""
+    for confound in data.confounds:
+        codes, names = strata(confound)
+        for code, name in enumerate(names):
+            part = (codes == code).nonzero()[:, 0]
+            if len(part):
+                inside = given.take(part)
+                found = performance(inside, data.units[part], resampling, None if folds is None else folds[part])
+                for item in [*found.estimates, *_more(inside)[:1]]:
+                    yield audit_row(model, "outputs", confound.name, name, item)
+        if given.binary:
+            known = (codes >= 0).nonzero()[:, 0]
+            yield from _across(model, confound.name, given.take(known), codes[known], data.units[known], resampling,
+                               None if folds is None else folds[known])  # fmt: skip
+
+
+def _across(
+    model: str,
+    confound: str,
+    given: Answers,
+    codes: Tensor,
+    units: Tensor,
+    resampling: Resampling,
+    folds: Tensor | None,
+) -> Iterable[AuditRow]:
+    n = len(codes)
+    found = list(bootstrapped(split_by(given, codes, folds), n, units, resampling).estimates)
+    rates = gaps(given, codes)
+    if rates is not None:
+        found += bootstrapped(rates, n, units, resampling).estimates
+    return [audit_row(model, "outputs", confound, "", item) for item in found if item.value == item.value]
+
+
+def _differences(
+    model: str,
+    given: Answers,
+    found: Performance,
+    first: tuple[str, Answers, Performance],
+    data: Intake,
+    folds: Tensor | None,
+) -> list[AuditRow]:
+    """Each measure less that of the first model, on the same people: DeLong for one AUC, else a paired bootstrap."""
+    base, base_given, base_found = first
+    rows = []
+    alone = len(torch.unique(data.units)) == len(data.units)
+    base_values = {item.statistic: item.value for item in base_found.estimates}
+    for item in found.estimates:
+        name, value = item.statistic, item.value - base_values[item.statistic]
+        if name == "auc" and alone and given.binary:
+            change = delong_difference(given.scores[0][1], base_given.scores[0][1], given.scores[0][2], folds)
+        else:
+            change = bootstrap_difference(value, found.replicates[name] - base_found.replicates[name])
+        numbers = (change.value, change.low, change.high, change.p, NAN, NAN)
+        rows.append(AuditRow(model, "outputs", "", f"{name}_difference", base, *numbers, item.n))
+    return rows
+
+
+def _question(model: str, whole: list[Estimate], labels: str) -> list[Note]:
+    """An AUC that is clearly below one half asks whether the scores were read the wrong way round."""
+    if not any(item.statistic == "auc" and item.high < 0.5 for item in whole):
+        return []
+    text = (
+        f"The scores of {model} point away from {labels} (AUC below one half). Does a high score stand for the other "
+        "level? Then pass positive={label: level} (--positive LABEL=LEVEL), or classes for columns of classes."
+    )
+    return [Note("points away", "warning", "", text)]
+
+
+def _used(model: str, data: Intake, resampling: Resampling, folds: Tensor | None) -> tuple[list[AuditRow], list[Note]]:
+    """How performance and outputs move when a confound's direction is erased from the features, in growing shares."""
+    features = data.spaces.get("features", {}).get(model)
+    if features is None or (folds is not None):
+        return [], []
+    rows: list[AuditRow] = []
+    for confound in data.confounds:
+        keep = confound.present.nonzero()[:, 0]
+        labels = [label.take(keep) for label in data.labels]
+        found = erase(data.spaces["outputs"][model][keep], features[keep], confound.take(keep), labels)
+        if found is None or found.explained < FEWEST_EXPLAINED:
+            why = "too many" if found is None else f"a linear read-out explains {found.explained:.0%} of the outputs"
+            text = f"Whether {model} uses what its features hold is not measured: {why}, at least 90 % are needed."
+            return rows, [Note("not linear", "note", "", text)]
+        rows.append(audit_row(model, "features", confound.name, "", Estimate("used_outputs", found.moved, len(keep))))
+        for share, outputs in zip(SHARES, found.outputs, strict=True):
+            given = answers(outputs, labels, data.classes)
+            if given is None:
+                continue
+            main = performance(given, data.units[keep], resampling).estimates[0]
+            item = Estimate(f"used_{main.statistic}", main.value, main.n, main.low, main.high)
+            rows.append(audit_row(model, "features", confound.name, f"{share:g}", item))
+    return rows, []
