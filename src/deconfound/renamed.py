@@ -12,6 +12,7 @@ RENAMED = {
     "deconfound.data.paper_table_one": "deconfound_lab.paper_table_one",
     "deconfound.data.simulate_cohort": "deconfound_lab.simulate_cohort",
     "deconfound.data.table_one": "deconfound_lab.table_one",
+    "deconfound.metrics.conditional_permutations(steps)": "deconfound.metrics.conditional_permutations(neighbours)",
 }
 
 

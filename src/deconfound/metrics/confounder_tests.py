@@ -20,7 +20,7 @@ from deconfound.metrics.checks import matrix
 from deconfound.metrics.columns import Column, cells_of
 from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import LEVEL, Estimate, Resampling, p_value
-from deconfound.metrics.residual_tests import residuals
+from deconfound.metrics.residual_tests import NEIGHBOURS, residuals
 
 if TYPE_CHECKING:
     from deconfound.metrics.checks import Samples
@@ -64,7 +64,9 @@ def full_confounder_test(
     return _test("full_confounder_test", predictions, labels, [confound], resampling or Resampling(), units)
 
 
-def conditional_permutations(x: Column, given: Sequence[Column], count: int, generator: torch.Generator) -> Tensor:
+def conditional_permutations(
+    x: Column, given: Sequence[Column], count: int, generator: torch.Generator, neighbours: int = NEIGHBOURS
+) -> Tensor:
     """`(count, n)` orders of the rows of x that keep what it may depend on.
 
     Rows are exchanged within the levels of categories, and among neighbours in numeric columns (take a curve in
@@ -75,11 +77,12 @@ def conditional_permutations(x: Column, given: Sequence[Column], count: int, gen
         given: what it depends on.
         count: how many orders.
         generator: source of randomness.
+        neighbours: how many rows exchange values among each other, given numeric columns.
     """
     if all(column.kind != "numeric" for column in given):
         strata = cells_of(given)[0]
     else:
-        found = residuals(x.encoded, x.encoded, given, None)
+        found = residuals(x.encoded, x.encoded, given, None, neighbours)
         strata = torch.arange(-len(x.values), 0)
         strata[found.rows] = found.strata
     return permuted_rows(strata, None, count, generator)

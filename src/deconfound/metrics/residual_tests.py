@@ -77,7 +77,9 @@ class Residuals:
     wider: float
 
 
-def residuals(x: Tensor, y: Tensor, labels: Sequence[Column], units: Tensor | None) -> Residuals:
+def residuals(
+    x: Tensor, y: Tensor, labels: Sequence[Column], units: Tensor | None, neighbours: int = NEIGHBOURS
+) -> Residuals:
     """Take smooth curves in the numeric labels out of both sides, within the groups of the other labels."""
     person = torch.arange(len(x)) if units is None else torch.unique(units, return_inverse=True)[1]
     categories = [label for label in labels if label.kind != "numeric"]
@@ -93,21 +95,21 @@ def residuals(x: Tensor, y: Tensor, labels: Sequence[Column], units: Tensor | No
             left_x[rows], x_cost = outputs_beyond(x[rows], given[rows])
             left_y[rows], y_cost = confound_beyond(y[rows], per_person[rows])
             cost += min(x_cost, y_cost)
-            near = _neighbourhoods(y[rows] - left_y[rows], given[rows], person[rows])
+            near = _neighbourhoods(y[rows] - left_y[rows], given[rows], person[rows], neighbours)
             strata[rows] = int(strata.max()) + 1 + near
     kept = (strata >= 0).nonzero()[:, 0]
     wider = len(kept) / max(len(kept) - cost, 1.0)
     return Residuals(kept, left_x[kept], left_y[kept], strata[kept], person[kept], wider)
 
 
-def _neighbourhoods(fitted: Tensor, given: Tensor, person: Tensor) -> Tensor:
+def _neighbourhoods(fitted: Tensor, given: Tensor, person: Tensor, size: int) -> Tensor:
     """`(n,)` codes of people with neighbouring labels; several labels are ranked by what they say of the confound."""
     people = torch.unique(person, return_inverse=True)[1]
     place = given[:, 0]
     if given.shape[1] > 1:
         centred = fitted - fitted.mean(0)
         place = centred @ torch.linalg.svd(centred, full_matrices=False)[2][0]
-    return local_groups(_mean_by(place[:, None], people)[:, 0], NEIGHBOURS)[people]
+    return local_groups(_mean_by(place[:, None], people)[:, 0], size)[people]
 
 
 def _mean_by(values: Tensor, codes: Tensor) -> Tensor:
