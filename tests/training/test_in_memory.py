@@ -158,10 +158,10 @@ def test_steps_and_epochs_are_the_same_batches_and_order_comes_from_the_seed_alo
 
 
 def test_weights_of_two_and_zero_are_rows_that_are_there_twice_and_not_at_all():
-    """On full batches the loss of weighted rows is the mean over repeated ones."""
+    """On full batches the loss of weighted rows is the mean over repeated ones, whatever the scale of the weights."""
     _, samples = everyone()
-    weight = torch.ones(ROWS)
-    weight[TRAIN[:20]], weight[TRAIN[20:40]] = 2.0, 0.0
+    weight = torch.full((ROWS,), 7.0)
+    weight[TRAIN[:20]], weight[TRAIN[20:40]], weight[TEST] = 14.0, 0.0, 1e6
     full = Schedule(epochs=5, batch_size=200, lr=1e-2, optimizer="sgd", keep="last")
     weighted, one = trained(replace(samples, weight=weight), full, name="none", validation=None)
     repeated = torch.cat([TRAIN[:20], TRAIN[:20], TRAIN[40:]])
@@ -187,10 +187,12 @@ def test_the_validation_loss_is_weighted_too():
 def test_samples_are_read_on_demand_from_shared_memory():
     problem, samples = everyone()
     half = Samples(problem.x.half(), problem.metadata, problem.target, read=lambda x: x.float())
-    part = half.part(TRAIN).part(torch.tensor([3, 1]))
+    part = half.part(VALIDATION).part(torch.tensor([3, 1]))
     assert part.x.data_ptr() == half.x.data_ptr()
     assert len(part) == 2
-    assert torch.equal(part.batch(torch.tensor([1])).x, problem.x.half().float()[1:2])
+    batch = part.batch(torch.tensor([1]))
+    assert torch.equal(batch.x, problem.x.half().float()[81:82])
+    assert torch.equal(batch.metadata, problem.metadata[81:82])
     made, _ = trained(half)
     torch.testing.assert_close(
         predict_in_memory(made, half).logits, predict_in_memory(trained(samples)[0], samples).logits, atol=0.05, rtol=0

@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deconfound.training.run import fit
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from deconfound.errors import RunError
+from deconfound.methods import TrainingBatch
 from deconfound.training.engine import Engine
+from deconfound.training.fold import prepare
+from deconfound.training.problem import fold_data, open_problem
 from tests.training import tiny
 
 SECTIONS = {
@@ -80,6 +83,18 @@ def test_a_run_validates_with_refitted_coefficients_and_ends_with_them(tmp_path)
     one, two = (state(folders[refit]) for refit in (True, False))
     assert same(one, two, "network.")
     assert not same(one, two, "beta")  # and in the end
+    path = tmp_path / "refit-True.csv"
+    data = fold_data(open_problem(tiny.config(path, tmp_path / "none", **SECTIONS)), 0)
+    made, held = prepare(data), data.validation
+    made.load_state_dict(two)
+    batch = TrainingBatch(data.samples(held.rows), held.metadata, held.target)
+    with torch.no_grad(), made.eval().refitted(lambda: [batch]):  # on the validation rows, and no others
+        expected = binary_cross_entropy_with_logits(made(batch.x, batch.metadata), batch.target)
+    assert first["val_loss"] == pytest.approx(float(expected), rel=1e-5)
+    made.refit(lambda: [batch])
+    for key, value in made.state_dict().items():
+        if "beta" in key:
+            torch.testing.assert_close(value, one[key])
 
 
 def judge(monkeypatch, losses):
