@@ -104,7 +104,7 @@ def same_person(cohort, **changes):
     strengths = replace(cohort.strengths, **changes.pop("strengths", {}))
     other = simulate_cohort(cohort.size, strengths=strengths)
     for name, value in changes.items():
-        column = other.severity[name] if name in other.severity else other.table[name]
+        column = other.severity.get(name, other.truth.get(name, other.table.get(name)))
         column[0] = value
     return other
 

@@ -34,20 +34,3 @@ def test_the_committed_results_are_of_the_full_plan_and_say_where_they_come_from
         assert source["commit"]
         assert source["device"]
     assert (FOLDER / "results.json").stat().st_size < 3_000_000
-
-
-def test_the_table_in_the_readme_is_that_of_the_results():
-    results = Results.from_dict(read_json(FOLDER / "results.json"))
-    page = (ROOT / "README.md").read_text().replace("*", "")
-    names = {
-        "plain network": "baseline", "adversarial": "adversarial", "MDN": "mdn", "R-MDN": "rmdn",
-        "PMDN as published": "pmdn-paper", "PMDN in one pass": "pmdn",
-    }  # fmt: skip
-    for name, arm in names.items():
-        cells = []
-        for batch in FULL.batch_sizes:
-            line = next((line for line in results.lines if (line.batch, line.arm) == (batch, arm)), None)
-            whole = line is not None and len(line.trials) == FULL.folds
-            cells.append(f"{100 * line.independent.mean:.1f} / {line.within_mean.mean:.3f}" if whole else "–")
-        row = " | ".join([f"| {name}", *cells]).replace("/ 0.", "/ .") + " |"
-        assert row in page

@@ -12,12 +12,6 @@ import pytest
 LAB = Path(__file__).parents[2] / "src" / "deconfound_lab"
 
 
-# Public under other names as soon as the room of audits has its page helpers.
-PENDING = {
-    "deconfound.auditing.page.POLICY", "deconfound.auditing.page.asset", "deconfound.auditing.embedding.embed",
-}  # fmt: skip
-
-
 def private_imports(source):
     """What a file imports of the library that is not public."""
     found = []
@@ -51,7 +45,7 @@ def test_what_is_private_is_noticed():
 
 @pytest.mark.parametrize("path", sorted(LAB.rglob("*.py")), ids=lambda path: str(path.relative_to(LAB)))
 def test_the_lab_imports_only_public_names_of_the_library(path):
-    assert set(private_imports(path.read_text())) <= PENDING
+    assert private_imports(path.read_text()) == []
 
 
 def test_experiments_and_benchmarks_run_without_pydantic_nibabel_and_lightning(tmp_path):

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # Names by which a confound that says where a sample comes from is recognised.
 SITES = ("site", "scanner", "center", "centre", "source")
-# Kinds of splits that read a column.
-BY_COLUMN = ("leave-one-out", "column")
 RENAMED_OPTIONS = {"settle": "refit"}
 
 
@@ -41,7 +39,7 @@ def roles(config: Config) -> dict[str, list[str]]:
         "data.person": [data.person] if data.person else [],
         "data.controls": list(data.controls or {}),
         "data.types": list(data.types),
-        "splits.column": [splits.column] if splits.column and splits.kind in BY_COLUMN else [],
+        "splits.column": [splits.column] if splits.column and splits.kind != "kfold" else [],
         "splits.stratify": list(splits.stratify or ()),
         "design.site": [design.site] if design.site else [],
     }
@@ -81,7 +79,7 @@ def setting_faults(config: Config) -> list[str]:
             f"training.devices must not exceed the {cores} cores of this machine, for each is a process; got "
             f"{training.devices}."
         )
-    if splits.kind in BY_COLUMN and splits.column is None:
+    if splits.kind != "kfold" and splits.column is None:
         faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")
     return faults
 

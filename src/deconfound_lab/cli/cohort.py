@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deconfound.errors import OptionError
+from deconfound_lab.cli.options import Variant
 
 
 def cohort(
@@ -21,6 +22,7 @@ def cohort(
         bool, typer.Option("--independent", help="A test set whose labels are independent of site, sex and age.")
     ] = False,
     anatomy: Annotated[str, typer.Option(help="procedural, or icbm152 (needs nilearn).")] = "procedural",
+    variant: Variant = None,
     jobs: Annotated[int | None, typer.Option(help="Threads; one per core by default.", min=1)] = None,
     device: Annotated[str, typer.Option(help="Where volumes are computed.")] = "cpu",
     montage: Annotated[Path | None, typer.Option(help="Draw slices of base, effects and sites to this PNG.")] = None,
@@ -43,7 +45,9 @@ def cohort(
         console.print(f"wrote {montage}", highlight=False, markup=False)
     if out is None:
         return
-    simulated = simulate_cohort(size, seed, independent=independent, people=people, anatomy=anatomy, device=device)
+    simulated = simulate_cohort(
+        size, seed, independent=independent, people=people, anatomy=anatomy, variant=variant, device=device
+    )
     write_bids(simulated, out, jobs=jobs)
     console.print(_table(simulated.table))
     best = f"Best possible accuracy: {bayes_accuracy():.1%} without confounds"

@@ -24,6 +24,13 @@ Minutes = Annotated[
     typer.Option(help="Start no further training after so many minutes; 0 only summarises what is there.", min=0),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", help="Trainings side by side on the device.", min=1)]
+Variant = Annotated[
+    str | None,
+    typer.Option(
+        help="A less kind cohort: curved-age, age-disease, sex-tied, unseen-site (of the independent people) or "
+        "swapped (5 % of ages and sites)."
+    ),
+]
 ReportOnly = Annotated[
     bool, typer.Option("--report-only", help="Only make figures, tables and page from results.json again.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from deconfound_lab.cli.options import (
     Jobs,
     Minutes,
     ReportOnly,
+    Variant,
     chosen_device,
     progress_on,
     reproduce_experiment,
@@ -57,6 +59,8 @@ def mri(
     minutes: Minutes = None,
     jobs: Jobs = 1,
     report_only: ReportOnly = False,
+    variant: Variant = None,
+    arms: Annotated[str | None, typer.Option(help="Which arms, with commas between; `oracle` is one more.")] = None,
     maps: Annotated[
         bool,
         typer.Option("--maps", help="Only train a PMDN with a layer in the first block, and map its coefficients."),
@@ -70,16 +74,20 @@ def mri(
     """
     from deconfound_lab.mri.experiment import MriExperiment
     from deconfound_lab.mri.maps import FILE, write_files
+    from deconfound_lab.mri.plan import FULL, QUICK
 
     console, place = Console(), chosen_device(device)
+    plan = replace(QUICK if quick else FULL, variant=variant)
+    if arms is not None:
+        plan = replace(plan, arms=tuple(name.strip() for name in arms.split(",")))
     if maps:
         with progress_on(console, "simulating the cohort") as progress:
-            MriExperiment(quick, place, show=True).make_maps(out, progress)
+            MriExperiment(device=place, plan=plan, show=True).make_maps(out, progress)
         for file in (out / FILE, *write_files(out)):
             console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
         return
     results = reproduce_experiment(
-        MriExperiment, lambda: MriExperiment(quick, place, show=True), out, minutes=minutes, jobs=jobs,
+        MriExperiment, lambda: MriExperiment(device=place, plan=plan, show=True), out, minutes=minutes, jobs=jobs,
         report_only=report_only,
     )  # fmt: skip
     if results is not None:

@@ -28,7 +28,7 @@ from deconfound.errors import OptionError
 from deconfound_lab.cohort.effects import coefficients, load_template
 from deconfound_lab.cohort.people import People, draw_people
 from deconfound_lab.cohort.rendering import Renderer, draw
-from deconfound_lab.cohort.strengths import Strengths
+from deconfound_lab.cohort.strengths import Strengths, Variant, variant_of
 
 VERSION = 1
 """Raised whenever equal arguments give other volumes, so that kept ones are not taken for them."""
@@ -44,23 +44,30 @@ class Cohort:
     Attributes:
         table: `participant_id`, `person`, `site`, `group`, `sex`, `age`, `hiv`, `mci`, one row per person.
         severity: Of `hiv` and `mci`: what the volumes show of the labels. No model may see it.
+        truth: `age` and `site` as the volumes show them, also where the table is wrong.
         shape: `(1, size, size, size)`.
         settings: All that the volumes depend on, as plain values.
         fingerprint: Their digest.
     """
 
     def __init__(
-        self, people: People, renderer: Renderer, stream: tuple[int, int], dtype: Packing, settings: dict[str, object]
+        self,
+        people: People,
+        renderer: Renderer,
+        stream: tuple[int, int],
+        dtype: Packing,
+        settings: dict[str, object],
+        variant: Variant,
     ) -> None:
         self.table: Mapping[str, Any] = people.table
-        self.severity = people.severity
+        self.severity, self.truth = people.severity, people.truth
         self.strengths = renderer.strengths
         self.size = renderer.size
         self.shape: tuple[int, ...] = (1, *[renderer.size] * 3)
         self.fingerprint = digest([settings, dtype])
         self.dtype: Packing = dtype
         self.settings = settings
-        self._renderer, self._stream = renderer, stream
+        self._renderer, self._stream, self._variant = renderer, stream, variant
         self._stored: StoredVolumes | None = None
 
     def __len__(self) -> int:
@@ -120,11 +127,12 @@ class Cohort:
         draws = draw((*self._stream, row), self.size)
         one = slice(row, row + 1)
         tissue, motion = coefficients(
-            self.table["age"][one],
+            self.truth["age"][one],
             self.severity["mci"][one],
             self.severity["hiv"][one],
             draws.modes[None],
             self.strengths,
+            self._variant,
         )
         return self._renderer.brain(tissue[0], motion[0], self.table["sex"][row] == "M", draws), draws
 
@@ -132,7 +140,7 @@ class Cohort:
         if not 0 <= row < len(self):
             raise OptionError(f"rows must lie between 0 and {len(self) - 1}; got {row}.")
         brain, draws = self._brain(row)
-        return self._renderer.scan(brain, str(self.table["site"][row]), draws)
+        return self._renderer.scan(brain, str(self.truth["site"][row]), draws)
 
 
 def simulate_cohort(
@@ -144,6 +152,7 @@ def simulate_cohort(
     strengths: Strengths | None = None,
     anatomy: str = "procedural",
     older: float = 0.0,
+    variant: str | Variant | None = None,
     dtype: Packing = "uint8",
     device: str | torch.device = "cpu",
 ) -> Cohort:
@@ -160,6 +169,7 @@ def simulate_cohort(
         strengths: The sizes of the effects; the fixed ones by default.
         anatomy: "procedural" (no extra), or "icbm152" (the maps that nilearn ships).
         older: By how many years impaired people are older within a site; the paper does not say.
+        variant: A `Variant` or the name of one: "curved-age", "age-disease", "sex-tied", "unseen-site", "swapped".
         dtype: How voxels are kept: "uint8" or "float16".
         device: Where volumes are computed.
 
@@ -175,7 +185,8 @@ def simulate_cohort(
         raise OptionError(f"seed must not be negative; got {seed}.")
     place = _device(device)
     strengths = strengths or Strengths()
-    drawn = draw_people(seed, strengths, independent=independent, people=people, older=older)
+    chosen = variant_of(variant)
+    drawn = draw_people(seed, strengths, independent=independent, people=people, older=older, variant=chosen)
     renderer = Renderer(load_template(anatomy, size), strengths, size, place)
     count = len(drawn.table["age"])
     settings: dict[str, object] = {
@@ -188,7 +199,9 @@ def simulate_cohort(
         "older": older,
         "strengths": strengths.to_dict(),
     }
-    return Cohort(drawn, renderer, (seed, int(independent)), dtype, settings)
+    if chosen.changes():
+        settings["variant"] = chosen.changes()
+    return Cohort(drawn, renderer, (seed, int(independent)), dtype, settings, chosen)
 
 
 def _device(name: str | torch.device) -> torch.device:

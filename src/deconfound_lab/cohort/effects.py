@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool3d, conv3d, pad
 
 from deconfound_lab.cohort.anatomy import CORNER, EXTENT, Anatomy, grid, load_anatomy
-from deconfound_lab.cohort.strengths import Strengths
+from deconfound_lab.cohort.strengths import PAPER, Strengths, Variant
 
 CSF, GRAY, WHITE = 0.2, 0.6, 0.9
 """T1 intensities of the tissues, before a scanner changes them."""
@@ -67,7 +67,7 @@ def load_template(kind: str, size: int) -> Template:
 
 def coefficients(
     age: NDArray[np.floating], mci: NDArray[np.floating], hiv: NDArray[np.floating],
-    person: NDArray[np.floating], strengths: Strengths,
+    person: NDArray[np.floating], strengths: Strengths, variant: Variant = PAPER,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # fmt: skip
     """How strongly each mode acts in each person.
 
@@ -77,11 +77,14 @@ def coefficients(
         hiv: Severity of HIV, `(n,)`.
         person: Two standard normal draws per person, for ventricles and cortex, `(n, 2)`.
         strengths: The sizes of the effects.
+        variant: Whether age acts along a curve, and with the diseases.
 
     Returns:
         Of `TISSUE_MODES` and of `MOTION_MODES`, `(n, 3)` each.
     """
     s, decades = strengths, (age - AGE_CENTRE) / 10
+    mci, hiv = (severity * (1 + variant.age_disease * decades) for severity in (mci, hiv))
+    decades = decades + variant.age_curve * decades**2
     tissue = [
         s.age_cortex * decades + s.person_cortex * person[:, 1],
         s.mci_cortex * mci,

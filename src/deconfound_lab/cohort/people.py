@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.errors import OptionError
-from deconfound_lab.cohort.strengths import Strengths
+from deconfound_lab.cohort.strengths import PAPER, UNSEEN_SITE, Strengths, Variant
 
 GROUPS = ("CTRL", "MCI", "HIV", "HAND")
 LABELS = {"CTRL": (0, 0), "MCI": (0, 1), "HIV": (1, 0), "HAND": (1, 1)}
@@ -48,14 +48,22 @@ class People:
     Attributes:
         table: `participant_id`, `person`, `site`, `group`, `sex`, `age`, `hiv`, `mci`.
         severity: Of HIV and of cognitive impairment, `(n,)` each: what the brain shows of the labels.
+        truth: `age` and `site` as the brain and the scan show them, also where the table is wrong.
     """
 
     table: dict[str, NDArray[Any]]
     severity: dict[str, NDArray[np.float64]]
+    truth: dict[str, NDArray[Any]]
 
 
 def draw_people(
-    seed: int, strengths: Strengths, *, independent: bool = False, people: int | None = None, older: float = 0.0
+    seed: int,
+    strengths: Strengths,
+    *,
+    independent: bool = False,
+    people: int | None = None,
+    older: float = 0.0,
+    variant: Variant = PAPER,
 ) -> People:
     """Draw a cohort's people.
 
@@ -68,6 +76,7 @@ def draw_people(
             proportionally fewer or more.
         older: By how many years impaired people are older within a site. The paper gives ages for sites alone; with 0,
             age and sex say nothing of the group within a site.
+        variant: How the people differ from those of the paper.
     """
     if people is not None and people < 1:
         raise OptionError(f"people must be at least 1; got {people}.")
@@ -75,7 +84,7 @@ def draw_people(
     if independent:
         table = _balanced(generator, PEOPLE + 2 if people is None else people)
     else:
-        table = _as_in_table_one(generator, PEOPLE if people is None else people, older)
+        table = _as_in_table_one(generator, PEOPLE if people is None else people, older, variant.sex_tie, seed)
     n = len(table["site"])
     width = max(4, len(str(n)))
     prefix = "ind" if independent else "sim"
@@ -87,16 +96,42 @@ def draw_people(
     }
     names = ("participant_id", "site", "group", "sex", "age")
     ordered = {name: table[name] for name in names} | {"hiv": labels[:, 0], "mci": labels[:, 1]}
-    return People(ordered | {"person": ordered["participant_id"]}, severity)
+    if variant.unseen_site and independent:
+        ordered["site"] = np.full(n, UNSEEN_SITE, dtype=object)
+    truth = {name: ordered[name] for name in ("age", "site")}
+    ordered |= _swapped(truth, variant.swapped, seed)
+    return People(ordered | {"person": ordered["participant_id"]}, severity, truth)
 
 
-def _as_in_table_one(generator: np.random.Generator, people: int, older: float) -> dict[str, NDArray[Any]]:
+def _swapped(truth: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str, NDArray[Any]]:
+    """Ages and sites of some people exchanged among them."""
+    if not 0 <= share <= 1:
+        raise OptionError(f"swapped must lie between 0 and 1; got {share}.")
+    generator = np.random.default_rng((seed, 2))
+    n = len(truth["age"])
+    rows = generator.permutation(n)[: round(share * n)]
+    return {name: _put(values, rows, values[np.roll(rows, 1)]) for name, values in truth.items()}
+
+
+def _put(values: NDArray[Any], rows: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+    changed = values.copy()
+    changed[rows] = new
+    return changed
+
+
+def _as_in_table_one(
+    generator: np.random.Generator, people: int, older: float, sex_tie: float, seed: int
+) -> dict[str, NDArray[Any]]:
     cells = shares([count for site in TABLE_ONE.values() for count in site.groups], people)
     parts: list[dict[str, NDArray[Any]]] = []
     for (name, site), counts in zip(TABLE_ONE.items(), np.reshape(cells, (-1, 4)).tolist(), strict=True):
         n = sum(counts)
         group = generator.permutation(np.repeat(np.array(GROUPS, dtype=object), counts))
         sex = generator.permutation(np.repeat(np.array(["F", "M"], dtype=object), shares(site.sexes, n)))
+        if sex_tie:  # the same counts, dealt by a score that goes with the impairment; all else stays as it is
+            drawn = np.random.default_rng((seed, 3, n)).standard_normal(n)
+            tied = sex_tie * np.array([LABELS[g][1] for g in group]) + drawn
+            sex = np.where(tied.argsort().argsort() < (sex == "F").sum(), "F", "M").astype(object)
         age = older * np.array([LABELS[g][1] for g in group]) + site.age[1] * generator.standard_normal(n)
         if n > 1:  # the sample's own mean and sd are those of the paper
             age = (age - age.mean()) / age.std(ddof=1) * site.age[1] + site.age[0]

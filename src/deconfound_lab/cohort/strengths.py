@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+from deconfound.errors import OptionError
+
 
 @dataclass(frozen=True)
 class Acquisition:
@@ -87,6 +89,8 @@ class Strengths:
 
     def acquisition(self, site: str) -> Acquisition:
         """The acquisition at a site, `site` times as far from the mean of the sites as `sites` says."""
+        if site == UNSEEN_SITE and site not in self.sites:
+            return UNSEEN
         rows = {name: _flat(values) for name, values in self.sites.items()}
         mean = [sum(column) / len(rows) for column in zip(*rows.values(), strict=True)]
         moved = [m + self.site * (own - m) for own, m in zip(rows[site], mean, strict=True)]
@@ -95,6 +99,58 @@ class Strengths:
     def to_dict(self) -> dict[str, object]:
         """Plain values, for a record of where volumes come from."""
         return asdict(self)
+
+
+UNSEEN_SITE = "NEW"
+"""The name of a fourth site, which Table 1 does not have."""
+
+UNSEEN = Acquisition(0.95, 0.25, (0.02, 0.03, -0.05, 0.05), 0.04, 1.7)
+"""How its scanner works."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Ways in which a cohort is less kind to a linear design than the paper's; the defaults change nothing.
+
+    Attributes:
+        age_curve: Ageing speeds up: its effect is that of `d + age_curve · d²`, with d the decades from 65.
+        age_disease: The effect of a severity is multiplied by `1 + age_disease · d`.
+        sex_tie: By how many sd impaired people are more likely to be men within a site; Table 1's counts stay.
+        swapped: The share of people whose age and site in the table are those of another of them.
+        unseen_site: Whether the people of an independent cohort were all scanned at a fourth site.
+    """
+
+    age_curve: float = 0.0
+    age_disease: float = 0.0
+    sex_tie: float = 0.0
+    swapped: float = 0.0
+    unseen_site: bool = False
+
+    def changes(self) -> dict[str, object]:
+        """What differs from the paper's cohort, for a record of where volumes come from."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(PAPER, name)}
+
+
+PAPER = Variant()
+"""The paper's cohort."""
+
+VARIANTS = {
+    "curved-age": Variant(age_curve=0.25),
+    "age-disease": Variant(age_disease=0.2),
+    "sex-tied": Variant(sex_tie=1.0),
+    "unseen-site": Variant(unseen_site=True),
+    "swapped": Variant(swapped=0.05),
+}
+"""Robustness runs of the MRI experiment, one change at a time."""
+
+
+def variant_of(name: str | Variant | None) -> Variant:
+    """A variant by its name; None is the paper's cohort."""
+    if name is None or isinstance(name, Variant):
+        return name or PAPER
+    if name not in VARIANTS:
+        raise OptionError(f"variant must be one of {', '.join(VARIANTS)}; got {name!r}.")
+    return VARIANTS[name]
 
 
 def _flat(values: Acquisition) -> list[float]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from deconfound.auditing import html_page, section
+from deconfound.auditing import Markup, html_page, html_table, png_figure, safe, section
 from deconfound.data import write_bytes, write_text
 from deconfound.errors import OptionError
 
@@ -32,13 +30,7 @@ class Table:
 
     def html(self) -> str:
         """For a page of a report."""
-        head = "".join(f'<th scope="col">{marked(cell)}</th>' for cell in self.head)
-        rows = "".join(
-            f'<tr><th scope="row">{marked(first)}</th>' + "".join(f"<td>{marked(cell)}</td>" for cell in rest) + "</tr>"
-            for first, *rest in self.rows
-        )
-        table = f'<table class="grid"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        return f'<div class="scroll" tabindex="0">{table}</div>'
+        return html_table([marked(cell) for cell in self.head], [[marked(cell) for cell in row] for row in self.rows])
 
 
 @dataclass(frozen=True)
@@ -51,9 +43,7 @@ class Figure:
 
     def html(self) -> str:
         """For a page of a report."""
-        data = base64.b64encode(self.png).decode("ascii")
-        style = "width:100%;height:auto;background:#fff;border-radius:8px"
-        return f'<img style="{style}" src="data:image/png;base64,{data}" alt="{escape(self.description)}">'
+        return png_figure(self.png, self.description)
 
 
 @dataclass(frozen=True)
@@ -80,10 +70,7 @@ class Section:
 
     def html(self) -> str:
         """For a page of a report."""
-        notes = "".join(f"<li>{marked(note)}</li>" for note in self.notes)
-        notes = f'<ul class="notes">{notes}</ul>' if notes else ""
-        lead = f'<p class="lead">{marked(self.lead)}</p>'
-        return f"<section><h2>{escape(self.title)}</h2>{lead}{self.content.html()}{notes}</section>"
+        return section(self.title, self.content.html(), _list(self.notes), lead=marked(self.lead))
 
 
 @dataclass(frozen=True)
@@ -106,10 +93,8 @@ class Page:
 
     def html(self) -> str:
         """The whole page in one file."""
-        sources = "".join(f"<li>{escape(line)}</li>" for line in self.made)
-        made = section("How this page was made", f'<ul class="notes">{sources}</ul>')
-        sections = [*(each.html() for each in self.sections), made]
-        return html_page(self.title, sections, kicker=self.kicker, summary=self.summary)
+        shown = [*(each.html() for each in self.sections), section("How this page was made", _list(self.made))]
+        return html_page(self.title, shown, kicker=self.kicker, summary=self.summary)
 
 
 def write_page(page: Page, folder: Path) -> None:
@@ -156,10 +141,15 @@ def listed(lines: Sequence[str]) -> list[str]:
     return ["\n".join(f"- {line}" for line in lines)] if lines else []
 
 
-def marked(text: str) -> str:
+def marked(text: str) -> Markup:
     """Text as HTML, with what Markdown marks as code or as strong."""
-    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code)
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe(text))
+    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", code))
+
+
+def _list(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{marked(line)}</li>" for line in lines)
+    return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def settings(plan: Mapping[str, Any], without: Sequence[str] = ()) -> str:

@@ -96,7 +96,7 @@ class Store:
 
     def write(self, cell: Cell, stored: Finished) -> None:
         """Store a cell in one step, and forget that it failed before."""
-        arrays = {name: value for name, value in stored.result.items() if isinstance(value, np.ndarray)}
+        arrays: dict[str, Any] = {name: value for name, value in stored.result.items() if isinstance(value, np.ndarray)}
         about = {
             "key": cell.key,
             "definition": cell.definition,

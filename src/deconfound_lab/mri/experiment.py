@@ -13,6 +13,7 @@ import torch
 
 from deconfound.training import Fold, kfold, stratum_codes
 from deconfound_lab.cohort.cohort import Cohort, simulate_cohort
+from deconfound_lab.cohort.strengths import variant_of
 from deconfound_lab.harness import Cell, Experiment, Finished, Page, Progress, Signals
 from deconfound_lab.mri.maps import FILE as MAPS
 from deconfound_lab.mri.maps import save_maps, train_maps, write_files
@@ -62,18 +63,27 @@ class MriExperiment(Experiment):
     @cached_property
     def cohort(self) -> Cohort:
         """The people of the paper's Table 1."""
-        return simulate_cohort(
-            self.plan.size, self.plan.seed, people=self.plan.people, anatomy=self.plan.anatomy, device=self.device
-        )
+        return self._simulate(0, people=self.plan.people)
 
     @cached_property
     def independent(self) -> Cohort:
         """People of another seed in whom labels and confounds are independent."""
-        people = None if self.plan.people is None else 4 * -(-self.plan.people // 4)
-        return simulate_cohort(
-            self.plan.size, self.plan.seed + 1, independent=True, people=people, anatomy=self.plan.anatomy,
-            device=self.device,
-        )  # fmt: skip
+        return self._simulate(1, independent=True, people=self._multiple_of_four)
+
+    @cached_property
+    def oracle(self) -> Volumes:
+        """Further people of that kind on the device, whom the oracle learns from; at the sites of Table 1."""
+        kind = replace(variant_of(self.plan.variant), unseen_site=False)
+        cohort = self._simulate(2, independent=True, people=self._multiple_of_four, variant=kind)
+        return load(cohort.keep(self.cache, progress=self.show), self.device)
+
+    def _simulate(self, seed: int, **options: Any) -> Cohort:
+        made = {"anatomy": self.plan.anatomy, "device": self.device, "variant": self.plan.variant, **options}
+        return simulate_cohort(self.plan.size, self.plan.seed + seed, **made)
+
+    @property
+    def _multiple_of_four(self) -> int | None:
+        return None if self.plan.people is None else 4 * -(-self.plan.people // 4)
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
@@ -101,12 +111,14 @@ class MriExperiment(Experiment):
         known = {each.key: training for each, training in zip(self.cells(), self.plan.trainings(), strict=True)}
         batch, fold, arm = known[cell.key]
         cohort, independent = self.volumes
-        data = self.training(fold)
+        data = self.training(fold, ARMS[arm].oracle)
         made, result = train_arm(self.plan, data, ARMS[arm], batch)
-        tested = data.predict(made, cohort, data.fold.test)
+        test = self.folds[fold].test
+        tested = data.predict(made, cohort, test)
         free = data.predict(made, independent, np.arange(len(independent)))
+        assert tested.features is not None
         return {
-            "rows": data.fold.test,
+            "rows": test,
             "logits": tested.logits.numpy(),
             "features": tested.features.numpy(),
             "independent": free.logits.numpy(),
@@ -117,10 +129,15 @@ class MriExperiment(Experiment):
             "seconds": result.seconds,
         }
 
-    def training(self, fold: int) -> FoldTraining:
-        """The data of a fold."""
-        seed = 1000 * self.plan.seed + fold
-        return FoldTraining(self.plan.network, self.volumes[0], self.folds[fold], seed, self.plan.gamma)
+    def training(self, fold: int, oracle: bool = False) -> FoldTraining:
+        """The data of a fold; for the oracle as many other people, of whom none is tested."""
+        seed, volumes, rows = 1000 * self.plan.seed + fold, self.volumes[0], self.folds[fold]
+        if oracle:
+            volumes = self.oracle
+            order = np.random.default_rng(seed).permutation(len(volumes))
+            train, validation = np.split(order, [len(rows.train)])
+            rows = Fold("oracle", train, validation[: len(rows.validation)], np.empty(0, dtype=np.intp))
+        return FoldTraining(self.plan.network, volumes, rows, seed, self.plan.gamma)
 
     def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> dict[str, Any] | None:
         """Measure every arm at every batch size, as far as they are trained."""

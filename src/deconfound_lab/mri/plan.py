@@ -23,6 +23,8 @@ class Arm:
         at: Where it acts in the 3D ResNet.
         options: Of the method.
         layer_norm: Modules after which a LayerNorm stands, before the method's layer.
+        oracle: Whether it is trained on people in whom the labels are independent of the confounds: as many, for as
+            many steps. What it reaches on the independent people is what a method can hope for.
     """
 
     title: str
@@ -30,6 +32,7 @@ class Arm:
     at: tuple[str, ...] = PAPER_PLACES
     options: dict[str, Any] = field(default_factory=dict)
     layer_norm: tuple[str, ...] = ()
+    oracle: bool = False
 
 
 ARMS = {
@@ -43,6 +46,7 @@ ARMS = {
     # After a ReLU a silent unit is −Cβ: the confounds themselves. Before it there is nothing to give them away.
     "pmdn": Arm("PMDN (ours)", "pmdn", at=("fc1", "fc2", "fc3")),
     "pmdn-after": Arm("PMDN (ours, after ReLU)", "pmdn"),
+    "oracle": Arm("Oracle", "none", oracle=True),
 }
 
 
@@ -83,6 +87,7 @@ class Plan:
         seed: Of cohort, folds, networks and batches.
         anatomy: The cohort's base.
         bootstraps: For each interval of the correlations within groups.
+        variant: Of the cohort, by its name; None for the paper's.
     """
 
     size: int = 64
@@ -90,7 +95,7 @@ class Plan:
     batch_sizes: tuple[int, ...] = (20, 80, 160, 240)
     folds: int = 5
     run_folds: int = 5
-    arms: tuple[str, ...] = tuple(ARMS)
+    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if not arm.oracle)
     filters: tuple[int, ...] = (16, 32, 64, 32)
     halving: Halving = "stride"
     epochs: int = 30
@@ -102,6 +107,7 @@ class Plan:
     seed: int = 0
     anatomy: str = "procedural"
     bootstraps: int = 200
+    variant: str | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.arms if name not in ARMS]

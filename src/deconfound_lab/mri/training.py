@@ -124,7 +124,8 @@ class FoldTraining:
         self.shape, self.volumes, self.fold, self.seed, self.gamma = shape, volumes, fold, seed, gamma
         self.device = volumes.images.device
         question = volumes.question
-        design = Design(confounds=list(question.confounds), keep=list(question.labels))
+        # A site that no training row has counts as their average.
+        design = Design(confounds=list(question.confounds), keep=list(question.labels), unseen="mean")
         self.design = design.fit(volumes.columns(fold.train, labels=True))
         # What all brains share is taken out, so that training starts at what tells people apart.
         sample = volumes.images[self._index(fold.train[:256])].float()

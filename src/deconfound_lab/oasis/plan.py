@@ -16,7 +16,7 @@ from deconfound_lab.oasis.augment import Augment
 
 BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
-    **MRI_ARMS,
+    **{name: arm for name, arm in MRI_ARMS.items() if not arm.oracle},
     # As it is by itself: the warm-up of the simulated cohort is most of a training here.
     "adversarial": Arm("Adversarial", "adversarial", at=("blocks",)),
     "pmdn-controls": Arm("PMDN (before ReLU, β from controls)", "pmdn", BEFORE, {"controls_only": True}),

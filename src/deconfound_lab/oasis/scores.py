@@ -97,8 +97,8 @@ def score(members: Members, plan: Plan, arm: str, table: Columns, people: People
         w_score[test] = (unrefitted - controls.location) / controls.scale
         features[test] = np.concatenate([each["features"] for each in mine], axis=1)
     each_second = [members[m, arm, f]["seconds"] for m in range(plan.members) for f in range(plan.folds)]
-    means = (people.mean(values) for values in (trained, w_score, features))
-    return Scores(*means, float(np.mean(each_second)))
+    seconds = float(np.mean(each_second))
+    return Scores(people.mean(trained), people.mean(w_score), people.mean(features), seconds)
 
 
 @dataclass(frozen=True)
