@@ -149,7 +149,7 @@ def test_empty_features_are_told_or_filled(tmp_path):
     frame = tiny.cohort()
     frame.loc[3, "f2"] = None
     path = tiny.write(tmp_path, frame)
-    with pytest.raises(OptionError, match=r"got an empty value in row 3 \(the first: 'f2'\)"):
+    with pytest.raises(OptionError, match=r"got an empty value in row 3, in 1 column: f2"):
         open_problem(tiny.config(path, tmp_path / "run"))
     assert open_problem(tiny.config(path, tmp_path / "run", data={"missing_features": "mean"}))
 

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from deconfound.errors import OptionError, RunError, ShapeError
+from deconfound.errors import DeconfoundWarning, OptionError, RunError, ShapeError
 from deconfound.methods import Setting, method
 from deconfound.training import InMemoryTrainer, Samples, Schedule, bce, predict_in_memory, train_in_memory
+from deconfound.training.losses import chance_loss, cross_entropy, mse
 from tests.methods.problem import make_network, make_problem
 
 ROWS = 160
@@ -273,3 +274,42 @@ def test_the_driver_needs_neither_pydantic_nor_lightning():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_rows_drawn_by_weight_come_as_often_as_they_weigh_and_never_with_weight_zero():
+    problem, samples = everyone()
+    weight = torch.ones(ROWS)
+    weight[TRAIN[:20]], weight[TRAIN[20:40]] = 3.0, 0.0
+    seen = []
+    numbered = replace(
+        samples,
+        x=torch.arange(ROWS).float()[:, None].expand(ROWS, 8),
+        weight=weight,
+        read=lambda x: seen.append(x) or x,
+    )
+    made = prepared(problem, samples, "none")
+    drawn = replace(SHORT, epochs=40, draw_by_weight=True, keep="last")
+    train_in_memory(made, numbered.part(TRAIN), None, bce, drawn, seed=5)
+    rows = torch.cat(seen)[:, 0].long()
+    counts = torch.bincount(rows, minlength=ROWS)
+    assert counts[20:40].sum() == 0
+    assert float(counts[:20].float().mean() / counts[40:80].float().mean()) == pytest.approx(3.0, abs=0.35)
+
+
+def test_batches_that_taught_the_layers_nothing_are_told(monkeypatch):
+    _, samples = everyone()
+    monkeypatch.setattr(method("pmdn"), "skipped_batches", 2)
+    with pytest.warns(DeconfoundWarning, match="2 batches so far taught the layers of method 'pmdn' nothing"):
+        _, result = trained(samples)
+    assert result.skipped_batches == 2
+
+
+def test_the_loss_at_chance_is_that_of_the_training_rows_prevalence():
+    fitted, judged = torch.tensor([[1.0], [0.0], [0.0], [0.0]]), torch.tensor([[1.0], [0.0]])
+    expected = -(math.log(0.25) + math.log(0.75)) / 2
+    assert chance_loss(bce, "binary", fitted, judged, (None, None)) == pytest.approx(expected)
+    weights = (torch.tensor([3.0, 1.0, 1.0, 1.0]), torch.tensor([1.0, 0.0]))
+    assert chance_loss(bce, "binary", fitted, judged, weights) == pytest.approx(math.log(2))
+    codes = torch.tensor([0, 0, 1, 2])
+    assert chance_loss(cross_entropy, "multiclass", codes, codes[:1], (None, None)) == pytest.approx(math.log(2))
+    assert chance_loss(mse, "regression", torch.tensor([[1.0], [3.0]]), torch.tensor([[4.0]]), (None, None)) == 4.0

@@ -12,7 +12,8 @@ from deconfound.errors import RunError
 from deconfound.methods import TrainingBatch
 from deconfound.training.engine import Engine
 from deconfound.training.fold import prepare
-from deconfound.training.problem import fold_data, open_problem
+from deconfound.training.fold_data import fold_data
+from deconfound.training.problem import open_problem
 from tests.training import tiny
 
 SECTIONS = {

@@ -5,7 +5,8 @@ import pytest
 
 from deconfound.errors import OptionError, TableError
 from deconfound.training.batches import Order
-from deconfound.training.problem import fold_data, open_problem
+from deconfound.training.fold_data import fold_data
+from deconfound.training.problem import open_problem
 from deconfound.training.splits import deal, folds_by_level, kfold, person_codes, stratum_codes
 from tests.training import tiny
 

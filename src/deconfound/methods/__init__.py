@@ -6,7 +6,16 @@ import difflib
 from importlib import import_module
 
 from deconfound.errors import OptionError
-from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, weighted_mean
+from deconfound.methods.base import (
+    Criterion,
+    Loss,
+    Method,
+    Setting,
+    StratumCriterion,
+    TrainingBatch,
+    task_loss,
+    weighted_mean,
+)
 
 METHODS: dict[str, str] = {
     "none": "none:NoMethod",
@@ -34,4 +43,15 @@ def method(name: str) -> type[Method]:
     return found
 
 
-__all__ = ["METHODS", "Criterion", "Loss", "Method", "Setting", "TrainingBatch", "method", "weighted_mean"]
+__all__ = [
+    "METHODS",
+    "Criterion",
+    "Loss",
+    "Method",
+    "Setting",
+    "StratumCriterion",
+    "TrainingBatch",
+    "method",
+    "task_loss",
+    "weighted_mean",
+]

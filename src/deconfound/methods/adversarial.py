@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from deconfound.layers.functional import pool_positions
 from deconfound.layers.precision import full_precision
-from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, weighted_mean
+from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, task_loss
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
 from deconfound.surgery import Place, collect
 
@@ -83,11 +83,13 @@ class AdversarialMethod(Method):
         """`task − Σ corr²`; past the reversal the network's gradient is that of `task + weight / places · Σ corr²`."""
         confounds = read_confounds(batch.metadata, self.design, len(batch.x), training=True)
         assert confounds is not None
-        rows = batch.controls_only() if self.controls_only else torch.ones_like(confounds[:, 0])
+        rows = batch.controls_only().to(confounds) if self.controls_only else torch.ones_like(confounds[:, 0])
+        if batch.row_weight is not None:
+            rows = rows * batch.row_weight
         heads = [head for head in self.heads if isinstance(head, Head)]
         paths = list({head.place.path: None for head in heads})
         with collect(self.model, paths, detach=False) as collected:
-            task = weighted_mean(criterion(self.model(batch.x), batch.target), batch.weight)
+            task = task_loss(criterion, self.model(batch.x), batch)
         found = {}
         weight = self.weight * self._share() / len(paths)
         self.batches += 1

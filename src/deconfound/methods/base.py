@@ -17,8 +17,9 @@ from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.surgery import NormalizedModel, Place, Plan, normalize
 
-# Of logits and target the loss of each row, `(n,)` or `(n, labels)`; methods take the (weighted) mean.
-Criterion = Callable[[Tensor, Tensor], Tensor]
+# Of logits and target the loss of each row, `(n,)` or `(n, labels)`; methods take the (weighted) mean. A
+# `StratumCriterion` is given the strata of the rows as well.
+Criterion = Callable[..., Tensor]
 Batches = Callable[[], "Iterable[TrainingBatch]"]
 
 
@@ -34,6 +35,7 @@ class TrainingBatch:
         table: The rows' table columns as they were read, for methods that need them raw; None inside a training step.
         weight: How much each row counts, `(n,)`, or each row's label, `(n, labels)`; the mean over all training rows is
             1. None where every row counts the same.
+        stratum: The number of each row's stratum (its site, say), `(n,)`, for a `StratumCriterion`.
     """
 
     x: Tensor
@@ -42,6 +44,12 @@ class TrainingBatch:
     controls: Tensor | None = None
     table: Mapping[str, Any] | None = None
     weight: Tensor | None = None
+    stratum: Tensor | None = None
+
+    @property
+    def row_weight(self) -> Tensor | None:
+        """One weight per row: the mean over the labels where each label has its own."""
+        return None if self.weight is None else row_weight(self.weight)
 
     def controls_only(self) -> Tensor:
         """Which rows are controls, or an error that says what is missing."""
@@ -132,6 +140,28 @@ def row_weight(weight: Tensor) -> Tensor:
     return weight.mean(1) if weight.ndim > 1 else weight
 
 
+class StratumCriterion(ABC):
+    """A loss that compares rows within strata: `criterion(logits, target, stratum)`."""
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, target: Tensor, stratum: Tensor) -> Tensor:
+        """The loss of each row."""
+
+
+def row_losses(criterion: Criterion, logits: Tensor, batch: TrainingBatch) -> Tensor:
+    """What a criterion says of each row of a batch."""
+    if not isinstance(criterion, StratumCriterion):
+        return criterion(logits, batch.target)
+    if batch.stratum is None:
+        raise OptionError("strata must be known for a loss that compares rows within them; got none.")
+    return criterion(logits, batch.target, batch.stratum)
+
+
+def task_loss(criterion: Criterion, logits: Tensor, batch: TrainingBatch) -> Tensor:
+    """The loss of a batch that every method minimises: the weighted mean of its rows' losses."""
+    return weighted_mean(row_losses(criterion, logits, batch), batch.weight)
+
+
 class Method(nn.Module, ABC):
     """A network under one way of training; subclasses are final, one file each.
 
@@ -189,7 +219,7 @@ class Method(nn.Module, ABC):
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """The objective of one training step."""
-        return Loss(weighted_mean(criterion(self(batch.x, batch.metadata), batch.target), batch.weight))
+        return Loss(task_loss(criterion, self(batch.x, batch.metadata), batch))
 
     def before_step(self, batch: TrainingBatch) -> None:
         """What the method does by itself before each step of the network (Algorithm 1's step on β)."""
@@ -216,6 +246,11 @@ class Method(nn.Module, ABC):
     @property
     def batches_to_warm_up(self) -> int:
         """For how many more batches the method does not yet do what it is there for; no epoch before is the best."""
+        return 0
+
+    @property
+    def skipped_batches(self) -> int:
+        """How many batches taught the method's layers nothing, because features or metadata were not finite."""
         return 0
 
     @property

@@ -57,10 +57,12 @@ class CovariateMethod(Method):
     def fit(self, setting: Setting) -> None:
         """The sample of confounds, and the link if it was not given."""
         self.link = self.link or infer_link(setting, self.head.shape[1])
-        rows = torch.cat([batch.metadata[:, : len(self.head)].cpu() for batch in setting.training()])
-        drawn = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: len(self.share)]]
-        self.sample[: len(drawn)] = drawn.to(self.sample)
-        self.share[: len(drawn)] = 1 / len(drawn)
+        parts = [(batch.metadata[:, : len(self.head)], batch.row_weight) for batch in setting.training()]
+        rows = torch.cat([confounds.cpu() for confounds, _ in parts])
+        weight = torch.cat([rows.new_ones(len(c)) if w is None else w.to(rows.dtype).cpu() for c, w in parts])
+        drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: len(self.share)]
+        self.sample[: len(drawn)] = rows[drawn].to(self.sample)
+        self.share[: len(drawn)] = (weight[drawn] / weight[drawn].sum()).to(self.share)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x)

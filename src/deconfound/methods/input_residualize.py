@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from deconfound.errors import ShapeError
 from deconfound.layers.functional import Moments, least_squares, moments
-from deconfound.layers.rows import as_tensor, prepare, refuse_nan
+from deconfound.layers.rows import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import read_confounds
 
@@ -18,8 +18,8 @@ from deconfound.methods.confounds import read_confounds
 class InputResidualizeMethod(Method):
     """`logits = network(x − C β_C)`, with β by least squares of every input value on `[1, C, L]`, once.
 
-    The fit goes over the training rows in float64, batch by batch, and holds `q × (q + inputs)` numbers. Keep takes
-    part in the fit and is not subtracted.
+    The fit goes over the training rows in float64, batch by batch and under their weights, and holds `q × (q + inputs)`
+    numbers. Keep takes part in the fit and is not subtracted.
 
     Args:
         network: Any module.
@@ -73,10 +73,12 @@ def regress(setting: Setting, controls_only: bool) -> Tensor:
     for batch in setting.training():
         metadata = as_tensor(batch.metadata, design, len(batch.x))
         refuse_nan(metadata, design, training=True)
-        fit_on = batch.controls_only() if controls_only else None
-        rows = prepare(metadata.double(), whitening.to(metadata.device), confounds, directions, True, fit_on)
-        assert rows.regressors is not None
-        part = moments(batch.x.double().flatten(1), rows.regressors, rows.weights)
+        white = metadata.double() @ whitening.to(metadata.device)
+        regressors = torch.cat([white, torch.ones_like(white[:, :1])], dim=1)
+        weights = torch.ones_like(white[:, 0]) if batch.row_weight is None else batch.row_weight.double()
+        if controls_only:
+            weights = weights * batch.controls_only()
+        part = moments(batch.x.double().flatten(1), regressors, weights)
         total = Moments(total.gram + part.gram, total.cross + part.cross, total.rows + part.rows)
-    white = least_squares(total)[:directions]
-    return whitening[:confounds, :directions].to(white.device) @ white
+    beta = least_squares(total)[:directions]
+    return whitening[:confounds, :directions].to(beta.device) @ beta

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from deconfound.methods.base import Batches, Criterion, Loss, Method, Setting, TrainingBatch, weighted_mean
+from deconfound.methods.base import Batches, Criterion, Loss, Method, Setting, TrainingBatch, task_loss
 from deconfound.surgery import NormalizedModel, normalize
 
 
@@ -55,13 +56,19 @@ class LayerMethod(Method):
 
     def task_loss(self, batch: TrainingBatch, criterion: Criterion) -> Tensor:
         """The loss of a training forward, in which the layers learn."""
-        return weighted_mean(criterion(self.training_forward(batch), batch.target), batch.weight)
+        return task_loss(criterion, self.training_forward(batch), batch)
 
     def training_forward(self, batch: TrainingBatch) -> Tensor:
-        """Logits of a training batch; the layers learn β from its rows, or from its controls."""
+        """Logits of a training batch; the layers learn β from its rows under their weights, or from its controls."""
         fit_on = batch.controls_only() if self.controls_only else None
-        logits: Tensor = self.model(batch.x, metadata=batch.metadata, fit_on=fit_on)
+        logits: Tensor = self.model(batch.x, metadata=batch.metadata, fit_on=fit_on, **_weighted(batch))
         return logits
+
+    @property
+    def skipped_batches(self) -> int:
+        """Batches of which a layer did not learn; the layer that left out most of them counts."""
+        counts = [layer.skipped for layer in self.model.layers.values() if isinstance(layer.skipped, Tensor)]
+        return int(torch.stack(counts).max()) if counts else 0
 
     def refit(self, held_out: Batches) -> None:
         """Fit β to the validation rows, or to their controls."""
@@ -72,11 +79,16 @@ class LayerMethod(Method):
         """The same for the length of a validation."""
         return self.model.refitted(self._held_out(held_out)) if self.refits else nullcontext()
 
-    def _held_out(self, batches: Batches) -> Callable[[], Iterable[tuple[Tensor, Tensor]]]:
-        def pairs() -> Iterable[tuple[Tensor, Tensor]]:
+    def _held_out(self, batches: Batches) -> Callable[[], Iterable[tuple[Tensor, ...]]]:
+        def pairs() -> Iterable[tuple[Tensor, ...]]:
             for batch in batches():
                 rows = batch.controls_only() if self.controls_only else slice(None)
                 if len(batch.x[rows]):
-                    yield batch.x[rows], batch.metadata[rows]
+                    weights = [] if batch.row_weight is None else [batch.row_weight[rows]]
+                    yield batch.x[rows], batch.metadata[rows], *weights
 
         return pairs
+
+
+def _weighted(batch: TrainingBatch) -> dict[str, Tensor]:
+    return {} if batch.row_weight is None else {"weight": batch.row_weight}

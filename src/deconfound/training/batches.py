@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deconfound.methods import TrainingBatch
-from deconfound.training.problem import FoldData, Part
+from deconfound.training.fold_data import FoldData, Part
 from deconfound.training.step import in_batches, number_of_batches, shuffled
 
 Batch = dict[str, Tensor]
@@ -35,9 +36,8 @@ class Rows(Dataset[Batch]):
             "label": self.part.target[at],
             "metadata": self.part.metadata[at],
         }
-        if self.part.controls is not None:
-            batch["controls"] = self.part.controls[at]
-        return batch
+        more = {"controls": self.part.controls, "weight": self.part.weight}
+        return batch | {name: values[at] for name, values in more.items() if values is not None}
 
 
 class Order(Sampler[list[int]]):
@@ -45,10 +45,16 @@ class Order(Sampler[list[int]]):
 
     Rows are divided into batches of nearly equal size. In training the order is drawn from (seed, epoch), and each
     process takes an equal share of it.
+
+    Args:
+        rows: How many rows there are.
+        batch_size: The most rows of a batch.
+        seed: Of the order; None leaves it alone.
+        draw: The probability by which each row is drawn, with replacement; None takes every row once.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int | None) -> None:
-        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+    def __init__(self, rows: int, batch_size: int, seed: int | None, draw: NDArray[np.float64] | None = None) -> None:
+        self.rows, self.batch_size, self.seed, self.draw = rows, batch_size, seed, draw
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -61,7 +67,7 @@ class Order(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = np.arange(self.rows)
         if self.seed is not None:
-            order = shuffled(self.rows, self.seed, self.epoch)
+            order = shuffled(self.rows, self.seed, self.epoch, self.draw)
             rank, share = _rank()[0], self._share()
             order = order[rank * share : (rank + 1) * share]
         for part in in_batches(order, self.batch_size):
@@ -76,7 +82,7 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
     return DataLoader(
         Rows(data, part),
         batch_size=None,
-        sampler=Order(len(part.rows), batch_size, seed),
+        sampler=Order(len(part.rows), batch_size, seed, part.draw),
         num_workers=workers,
         persistent_workers=workers > 0,
     )
@@ -85,7 +91,7 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
 def training_batch(batch: Batch) -> TrainingBatch:
     """A batch as a method reads it."""
     x = batch["x"] if "x" in batch else batch["image"]
-    return TrainingBatch(x, batch["metadata"], batch["label"], batch.get("controls"))
+    return TrainingBatch(x, batch["metadata"], batch["label"], batch.get("controls"), weight=batch.get("weight"))
 
 
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:

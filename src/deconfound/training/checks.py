@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Names by which a confound that says where a sample comes from is recognised.
 SITES = ("site", "scanner", "center", "centre", "source")
+# Kinds of splits that read a column.
+BY_COLUMN = ("leave-one-out", "column")
 RENAMED_OPTIONS = {"settle": "refit"}
 
 
@@ -39,7 +41,7 @@ def roles(config: Config) -> dict[str, list[str]]:
         "data.person": [data.person] if data.person else [],
         "data.controls": list(data.controls or {}),
         "data.types": list(data.types),
-        "splits.column": [splits.column] if splits.column and splits.kind != "kfold" else [],
+        "splits.column": [splits.column] if splits.column and splits.kind in BY_COLUMN else [],
         "splits.stratify": list(splits.stratify or ()),
         "design.site": [design.site] if design.site else [],
     }
@@ -79,7 +81,7 @@ def setting_faults(config: Config) -> list[str]:
             f"training.devices must not exceed the {cores} cores of this machine, for each is a process; got "
             f"{training.devices}."
         )
-    if splits.kind != "kfold" and splits.column is None:
+    if splits.kind in BY_COLUMN and splits.column is None:
         faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")
     return faults
 

@@ -136,6 +136,10 @@ class TrainingOptions(Section):
     """What is predicted; found from the labels if auto."""
     loss: Literal["auto", "cross-entropy", "bce", "focal", "mse"] = "auto"
     """The loss; the usual one of the task if auto. focal helps with rare labels."""
+    balance: Literal["none", "overlap", "inverse", "entropy"] = "none"
+    """Weights of the training rows under which labels and confounds are independent; see docs/balance.md."""
+    balance_by: Literal["weight", "sample"] = "weight"
+    """Whether a row's loss is weighted, or rows are drawn by their weight."""
     focal_gamma: Annotated[Number, Field(ge=0)] = 2.0
     """How far the focal loss turns away from easy samples; 0 is plain cross-entropy."""
     epochs: AtLeastOne = 100
@@ -175,10 +179,10 @@ class TrainingOptions(Section):
 class SplitOptions(Section):
     """How rows are divided into folds, and each fold's training rows again for early stopping."""
 
-    kind: Literal["kfold", "leave-one-out", "column"] = "kfold"
-    """kfold (stratified, people kept together), leave-one-out of each level of column, or the folds in column."""
+    kind: Literal["kfold", "leave-one-out", "column", "isolated"] = "kfold"
+    """kfold (stratified), leave-one-out of each level of column, the folds in column, or isolated (see below)."""
     folds: Annotated[int, Field(ge=2)] = 5
-    """How many folds of kfold."""
+    """How many folds of kfold, or test sets of isolated."""
     column: str | None = None
     """For leave-one-out (such as the site) and column."""
     stratify: Names | None = None

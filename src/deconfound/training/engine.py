@@ -18,8 +18,8 @@ from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError
 from deconfound.methods import Criterion, Method
 from deconfound.training.batches import Batch, held_out, loader, training_batch
+from deconfound.training.fold_data import FoldData
 from deconfound.training.needs import need
-from deconfound.training.problem import FoldData
 from deconfound.training.run_folder import load_tensors
 from deconfound.training.step import (
     BestEpoch,
@@ -31,6 +31,7 @@ from deconfound.training.step import (
     seed_for,
     training_loss,
     warmup_never_ends,
+    warn_of_skipped,
 )
 
 need("lightning", "train")
@@ -146,6 +147,7 @@ class KeepBestEpoch(Callback):
         self.history: list[dict[str, float]] = []
         self.best = BestEpoch()
         self.finished = False
+        self.skipped = 0
         self._saved_at = time.monotonic()
 
     @property
@@ -167,7 +169,9 @@ class KeepBestEpoch(Callback):
         assert isinstance(pl_module, Engine)
         epoch, values = trainer.current_epoch, pl_module.epoch_means()
         refuse_non_finite({name: values[name] for name in ("train_loss", "val_loss")}, epoch, ADVICE)
-        self.history.append({"epoch": epoch, **values})
+        self.skipped = warn_of_skipped(pl_module.method, self.skipped)
+        skipped = {"skipped_batches": self.skipped} if self.skipped else {}
+        self.history.append({"epoch": epoch, **values, **skipped})
         loss, warming = values["val_loss"], pl_module.method.batches_to_warm_up > 0
         if self.best.yields_to(loss, warming):
             self.best = BestEpoch(epoch, loss, _copied(trainer.strategy.lightning_module_state_dict()), warming)

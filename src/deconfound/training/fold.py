@@ -22,8 +22,9 @@ from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.networks import build_network, hidden_features
 from deconfound.training.batches import held_out, loader, training_batch
+from deconfound.training.fold_data import FoldData, Part, fold_data
 from deconfound.training.losses import criterion
-from deconfound.training.problem import FoldData, Part, Problem, fold_data
+from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, seed_for
@@ -87,7 +88,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
     with threads(config.training.threads):
         data, method, kept = _fitted(problem, folder.number, folder.path, on_epoch)
         said = outputs_of(method, data, data.test, config)
-    logits = said.logits
+    logits = said.logits + torch.from_numpy(data.prior_shift)
     if problem.task.kind == "regression":
         logits = logits * torch.from_numpy(data.target_scale) + torch.from_numpy(data.target_mean)
     codes = problem.codes[data.test.rows]
@@ -96,6 +97,8 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "name": data.fold.name,
         "seed": config.run.seed,
         "rows": {"train": len(data.train.rows), "validation": len(data.validation.rows), "test": len(data.test.rows)},
+        "note": data.fold.note,
+        "balance": None if (weights := problem.balance(folder.number)) is None else weights.train.to_dict(),
         "rows_without_score": int((~has_score(logits)).sum()),
         "test_rows": seed_for(data.test.rows.tolist()),
         "epochs": len(kept["history"]),
@@ -117,6 +120,7 @@ def _files(
         "inputs": data.scaler.to_dict(),
         "target_mean": data.target_mean.tolist(),
         "target_scale": data.target_scale.tolist(),
+        "prior_shift": data.prior_shift.tolist(),
     }
     saved = io.BytesIO()
     torch.save(method.cpu().state_dict(), saved)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.errors import RunError
 from deconfound.methods import Criterion, Method
+from deconfound.methods.base import row_weight
 from deconfound.training.replay import Replay
 from deconfound.training.samples import Samples
 from deconfound.training.schedule import Epoch, Schedule, TrainingResult
@@ -29,6 +31,7 @@ from deconfound.training.step import (
     training_loss,
     validation_loss,
     warmup_never_ends,
+    warn_of_skipped,
 )
 
 State = list[Tensor]
@@ -65,6 +68,11 @@ class InMemoryTrainer:
     ) -> None:
         self.method, self.criterion, self.schedule = method, criterion, schedule
         self.train = train.with_mean_weight_one()
+        self._draw_by: NDArray[Any] | None = None
+        if schedule.draw_by_weight and self.train.weight is not None:
+            drawn = row_weight(self.train.own(self.train.weight)).double().cpu().numpy()
+            self._draw_by = drawn / drawn.sum()
+            self.train = replace(self.train, weight=None)
         self.validation = None if validation is None or not len(validation) else validation.with_mean_weight_one()
         self.done = 0
         self._seed, self._augment = seed, augment
@@ -183,7 +191,7 @@ class InMemoryTrainer:
 
     def _draw(self, epoch: int) -> list[Tensor]:
         """The batches of an epoch."""
-        order = shuffled(len(self.train), self._seed, epoch)
+        order = shuffled(len(self.train), self._seed, epoch, self._draw_by)
         if self.schedule.capture:
             order = order[: self._per_epoch * min(self.schedule.batch_size, len(order))]
         return [torch.from_numpy(rows).to(self._device) for rows in in_batches(order, self.schedule.batch_size)]
@@ -262,6 +270,7 @@ def train_in_memory(
     started = time.monotonic()
     trainer = InMemoryTrainer(method, train, validation, criterion, schedule, seed=seed, augment=augment)
     history: tuple[Epoch, ...] = ()
+    skipped = 0
     while trainer.done < trainer.steps:
         trainer.step()
         if tick is not None:
@@ -270,6 +279,7 @@ def train_in_memory(
             continue
         trainer.validate()
         history = trainer.history()
+        skipped = warn_of_skipped(method, skipped)
         if progress is not None:
             progress(history[-1])
         if schedule.patience is not None and trainer.waited() >= schedule.patience:
@@ -282,7 +292,7 @@ def train_in_memory(
     if refit:
         trainer.refit()
     kept = history[best]
-    return TrainingResult(history, best, kept.step, kept.validation, time.monotonic() - started)
+    return TrainingResult(history, best, kept.step, kept.validation, skipped, time.monotonic() - started)
 
 
 def _epoch(number: int, step: int, noted: dict[str, Tensor]) -> Epoch:

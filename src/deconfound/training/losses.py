@@ -13,6 +13,7 @@ from torch.nn import functional as torch_functional
 
 from deconfound.errors import OptionError
 from deconfound.methods import Criterion
+from deconfound.methods.base import spread_weight
 
 USUAL = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 FITTING = {
@@ -38,6 +39,31 @@ def criterion(loss: str, task: str, focal_gamma: float = 2.0) -> Criterion:
     if name == "focal":
         return partial(focal, gamma=focal_gamma)
     return {"bce": bce, "cross-entropy": cross_entropy, "mse": mse}[name]
+
+
+def chance_loss(
+    criterion: Criterion, task: str, fitted: Tensor, judged: Tensor, weights: tuple[Tensor | None, Tensor | None]
+) -> float:
+    """The loss, on some rows, of a constant prediction fitted on others: what a network must stay below.
+
+    Args:
+        criterion: One that reads no strata.
+        task: "binary", "multilabel", "multiclass" or "regression".
+        fitted: Targets of the rows that the constant is fitted on: the training rows.
+        judged: Targets of the rows that the loss is taken on.
+        weights: Of the two, where rows have any.
+
+    Example:
+        >>> round(chance_loss(bce, "binary", torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]), (None, None)), 3)
+        0.693
+    """
+    classes = fitted if task != "multiclass" else torch.nn.functional.one_hot(fitted).float()
+    share = torch.ones_like(classes) if weights[0] is None else spread_weight(weights[0], classes)
+    mean = (classes * share).sum(0) / share.sum(0)
+    constant = {"regression": mean, "multiclass": mean.log()}.get(task, mean.logit())
+    losses = criterion(constant.expand(len(judged), *constant.shape), judged)
+    weight = torch.ones_like(losses) if weights[1] is None else spread_weight(weights[1], losses)
+    return float((losses * weight).sum() / weight.sum())
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from deconfound.methods.base import Method
 from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.user_modules import search_modules_in
 from deconfound.training.dry_run import blank_setting
+from deconfound.training.fold_data import AT_ONCE
 from deconfound.training.jobs import OnProgress, Progress
-from deconfound.training.problem import AT_ONCE, id_column
+from deconfound.training.problem import id_column
 from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
 from deconfound.training.scaling import Scaler
 from deconfound.training.sources import open_source, reads_scans
@@ -216,7 +217,7 @@ def _fold_scores(config: Config, fold: FoldFolder, design: Design, source: Sourc
             x = torch.from_numpy(scaler(source.read(rows)))
             said = method(x, None if metadata is None else metadata[rows])
             logits.append(said.reshape(len(rows), -1).double())
-    whole = torch.cat(logits)
+    whole = torch.cat(logits) + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
     if task.kind == "regression":
         whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
     return scores_of(task, whole)

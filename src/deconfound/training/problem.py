@@ -1,34 +1,30 @@
-"""The problem of a run: its data opened, its task known, its rows divided; and what one fold may see of it."""
+"""The problem of a run: its data opened, its task known, its rows divided."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from deconfound.data import Source
 from deconfound.design import Design
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
-from deconfound.methods.base import TrainingBatch
+from deconfound.training.balancing import FoldBalance, balance_fold
 from deconfound.training.checks import SITES, class_faults, column_faults, open_data, setting_faults
+from deconfound.training.isolated import isolated_folds
 from deconfound.training.losses import criterion
 from deconfound.training.needs import listed_faults
-from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, RowNumbers, folds_by_level, kfold, person_codes, stratum_codes
-from deconfound.training.tasks import Task, read_task, targets
+from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
-
-AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,7 @@ class Problem:
     codes: NDArray[np.float64]
     folds: tuple[Fold, ...]
     _designs: dict[int, Design] = field(default_factory=dict, repr=False, compare=False)
+    _balances: dict[int, FoldBalance] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def terms(self) -> tuple[list[Term], list[Term]]:
@@ -78,10 +75,21 @@ class Problem:
             fold = self.folds[number]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeconfoundWarning)  # `init` and the audit say it for the whole table
-                design = self.new_design().fit(self.table_at(fold.train))
+                weights = self.balance(number)
+                weight = None if weights is None else weights.train.row_weight
+                design = self.new_design().fit(self.table_at(fold.train), weight=weight)
             design.encode(self.table_at(np.concatenate([fold.validation, fold.test]), labels=False))
             self._designs[number] = design
         return self._designs[number]
+
+    def balance(self, number: int) -> FoldBalance | None:
+        """The weights of a fold's rows under which labels and confounds are independent; None without balance."""
+        kind = self.config.training.balance
+        if kind == "none":
+            return None
+        if number not in self._balances:
+            self._balances[number] = balance_fold(self, self.folds[number], kind)
+        return self._balances[number]
 
     def table_at(self, rows: RowNumbers, labels: bool = True) -> dict[str, Any]:
         """The design's columns at these rows; without labels, as a new person's."""
@@ -125,7 +133,7 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
     task, codes = read_task(source.table, data.labels, config.training.task, data.types, data.positive)
     criterion(config.training.loss, task.kind)
     config = _resolved(config, source)
-    problem = Problem(config, source, task, codes, _divided(config, source, codes))
+    problem = Problem(config, source, task, codes, _divided(config, source, task, codes))
     if check:
         faults = [fault for fold in problem.folds for fault in class_faults(task, codes, fold)]
         if faults:
@@ -138,7 +146,7 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
     return problem
 
 
-def _divided(config: Config, source: Source, codes: NDArray[np.float64]) -> tuple[Fold, ...]:
+def _divided(config: Config, source: Source, task: Task, codes: NDArray[np.float64]) -> tuple[Fold, ...]:
     splits, labels = config.splits, config.data.labels
     columns = [
         codes[:, labels.index(name)] if name in labels else np.asarray(source.table[name])
@@ -149,11 +157,26 @@ def _divided(config: Config, source: Source, codes: NDArray[np.float64]) -> tupl
     seed = config.run.seed if splits.seed is None else splits.seed
     if splits.kind == "kfold":
         return kfold(strata, people, folds=splits.folds, validation=splits.validation, seed=seed, rows=rows)
+    if splits.kind == "isolated":
+        matrix = _confound_matrix(config, source, rows)
+        options = {"folds": splits.folds, "validation": splits.validation, "seed": seed, "rows": rows}
+        return isolated_folds(codes, matrix, strata, people, numeric=task.kind == "regression", **options)
     assert splits.column is not None  # checked with the settings
     values = np.asarray(source.table[splits.column])
     return folds_by_level(
         values, strata, people, name=splits.column, validation=splits.validation, seed=seed, rows=rows
     )
+
+
+def _confound_matrix(config: Config, source: Source, rows: RowNumbers) -> NDArray[np.float64]:
+    """The confounds of all rows in numbers, empty cells being the mean; only to draw test rows by."""
+    terms = read_terms(config.design.confounds, "design.confounds")[0]
+    table = {name: np.asarray(source.table[name]) for name in columns_of(terms)}
+    types: dict[str, Any] = {name: kind for name, kind in config.data.types.items() if name in table}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)
+        design = Design(terms, types=types, missing="mean", unseen="mean")
+        return design.fit({name: values[rows] for name, values in table.items()}).encode(table, np.float64)
 
 
 def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
@@ -171,91 +194,11 @@ def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
     return f"fold {fold.name}: {text}"
 
 
-@dataclass(frozen=True)
-class Part:
-    """Rows of one fold, encoded once.
-
-    Attributes:
-        rows: Row numbers in the source.
-        metadata: `(n, p)`; of the test rows the labels are NaN.
-        target: What the criterion reads.
-        controls: One boolean per row, or None.
-    """
-
-    rows: RowNumbers
-    metadata: Tensor
-    target: Tensor
-    controls: Tensor | None
-
-
-@dataclass(frozen=True)
-class FoldData:
-    """What one fold is trained and tested on; all that is fitted here saw the training rows alone."""
-
-    problem: Problem
-    fold: Fold
-    design: Design
-    scaler: Scaler
-    target_mean: NDArray[np.float64]
-    target_scale: NDArray[np.float64]
-    train: Part
-    validation: Part
-    test: Part
-
-    def samples(self, rows: RowNumbers) -> Tensor:
-        """Standardised samples of these rows."""
-        return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
-
-    def training(self) -> Iterator[TrainingBatch]:
-        """The training rows once, in order, with their table."""
-        for start in range(0, len(self.train.rows), AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            rows = self.train.rows[part]
-            controls = None if self.train.controls is None else self.train.controls[part]
-            table = self.problem.table_at(rows)
-            yield TrainingBatch(self.samples(rows), self.train.metadata[part], self.train.target[part], controls, table)
-
-
-def fold_data(problem: Problem, number: int) -> FoldData:
-    """Fit design, scaler and target scale on the training rows of a fold, and encode all its rows."""
-    fold, design = problem.folds[number], problem.design(number)
-    mean, scale = np.zeros(1), np.ones(1)
-    if problem.task.kind == "regression":
-        mean, scale = problem.codes[fold.train].mean(0), problem.codes[fold.train].std(0)
-        scale = np.where(scale > 0, scale, 1.0)
-
-    def part(rows: RowNumbers, labels: bool) -> Part:
-        metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
-        return Part(rows, metadata, targets(problem.task, problem.codes[rows], mean, scale), _controls(problem, rows))
-
-    parts = part(fold.train, True), part(fold.validation, True), part(fold.test, False)
-    return FoldData(problem, fold, design, _scaler(problem, fold), mean, scale, *parts)
-
-
-def _scaler(problem: Problem, fold: Fold) -> Scaler:
-    data = problem.config.data
-    if data.scale != "columns" and data.missing_features == "error":
-        return Scaler()
-    blocks = (fold.train[start : start + AT_ONCE] for start in range(0, len(fold.train), AT_ONCE))
-    fitted = fit_scaler(problem.source.read(block) for block in blocks)
-    return fitted if data.scale == "columns" else Scaler(fitted.mean)
-
-
-def _controls(problem: Problem, rows: RowNumbers) -> Tensor | None:
-    wanted = problem.config.data.controls
-    if not wanted:
-        return None
-    found = np.ones(len(rows), dtype=bool)
-    for name, level in wanted.items():
-        found &= np.array([str(value) == str(level) for value in np.asarray(problem.source.table[name])[rows].tolist()])
-    return torch.from_numpy(found)
-
-
 def _resolved(config: Config, source: Source) -> Config:
     """The config with every "auto" decided, as it is written into the run's folder."""
     flat = len(source.shape) == 1
     confounds = columns_of(read_terms(config.design.confounds, "")[0])
-    leaves_out = config.splits.kind != "kfold" and config.splits.column in confounds
+    leaves_out = config.splits.kind in ("leave-one-out", "column") and config.splits.column in confounds
     site = config.design.site or next((name for name in confounds if name.lower() in SITES), None)
     unseen = config.design.unseen or ("mean" if leaves_out else "error")
     scale = ("columns" if flat else "none") if config.data.scale == "auto" else config.data.scale

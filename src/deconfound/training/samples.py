@@ -25,6 +25,7 @@ class Samples:
         target: What the criterion compares logits with; not needed for predictions.
         controls: One boolean per row, for methods that learn from controls alone.
         weight: How much a row counts, `(n,)`, or each of its labels, `(n, labels)`; any scale.
+        stratum: The number of each row's stratum, for a loss that compares rows within strata.
         rows: Which rows of the tensors these are; None for all. The tensors themselves are shared, not copied.
         read: Makes the network's input of `x[rows]`, such as a type in which it computes.
     """
@@ -34,11 +35,12 @@ class Samples:
     target: Tensor | None = None
     controls: Tensor | None = None
     weight: Tensor | None = None
+    stratum: Tensor | None = None
     rows: Tensor | None = field(default=None, kw_only=True)
     read: Callable[[Tensor], Tensor] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("metadata", "target", "controls", "weight"):
+        for name in ("metadata", "target", "controls", "weight", "stratum"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.x):
                 raise ShapeError(f"{name} must have one row per sample; got {len(value)} for {len(self.x)} samples.")
@@ -58,12 +60,12 @@ class Samples:
         at = rows if self.rows is None else self.rows[rows]
         x = self.x[at] if self.read is None else self.read(self.x[at])
         none = torch.empty(len(at), 0, device=x.device)
-        metadata, target, controls, weight = (
-            None if value is None else value[at] for value in (self.metadata, self.target, self.controls, self.weight)
+        metadata, target, controls, weight, stratum = (
+            None if value is None else value[at]
+            for value in (self.metadata, self.target, self.controls, self.weight, self.stratum)
         )
-        return TrainingBatch(
-            x, none if metadata is None else metadata, none if target is None else target, controls, weight=weight
-        )
+        metadata, target = (none if value is None else value for value in (metadata, target))
+        return TrainingBatch(x, metadata, target, controls, weight=weight, stratum=stratum)
 
     def batches(self, size: int) -> Iterator[TrainingBatch]:
         """All of these rows in order, in batches of nearly equal size."""
@@ -76,8 +78,11 @@ class Samples:
         """The same with weights whose mean over these rows is 1, for each label that has its own."""
         if self.weight is None:
             return self
-        mean = (self.weight if self.rows is None else self.weight[self.rows]).mean(0)
-        return replace(self, weight=self.weight / mean)
+        return replace(self, weight=self.weight / self.own(self.weight).mean(0))
+
+    def own(self, values: Tensor) -> Tensor:
+        """The values of these rows, in their order."""
+        return values if self.rows is None else values[self.rows]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ class Schedule:
         capture: On a GPU, replay steps and validations as CUDA graphs. All batches are then of one size: an epoch
             leaves out the rows of a short one.
         eval_batch: Rows in a batch of validation.
+        draw_by_weight: Draw the rows of an epoch by their weights, instead of weighting their losses.
     """
 
     epochs: int | None = None
@@ -46,6 +47,7 @@ class Schedule:
     autocast: torch.dtype | None = None
     capture: bool = False
     eval_batch: int = 256
+    draw_by_weight: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -90,6 +92,7 @@ class TrainingResult:
         best: The number of the one whose weights were kept.
         best_step: How many steps had been trained by then.
         validation_loss: Its loss on the validation rows; None where there are none.
+        skipped_batches: Batches that taught the layers nothing, because something was not finite.
         seconds: Of training.
     """
 
@@ -97,4 +100,5 @@ class TrainingResult:
     best: int
     best_step: int
     validation_loss: float | None
+    skipped_batches: int
     seconds: float

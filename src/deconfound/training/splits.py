@@ -25,12 +25,14 @@ class Fold:
         train: Rows that everything is fitted on.
         validation: Rows that choose the epoch.
         test: Rows that are only predicted.
+        note: What is worth knowing about the division, if anything.
     """
 
     name: str
     train: RowNumbers
     validation: RowNumbers
     test: RowNumbers
+    note: str = ""
 
 
 def kfold(
@@ -64,7 +66,7 @@ def kfold(
         raise OptionError(f"splits.folds must be between 2 and the {count} people; got {folds}.")
     part = deal(strata[rows], people[rows], folds, seed)
     tests = [(str(number), rows[part == number]) for number in range(folds)]
-    return _with_validation(tests, rows, strata, people, validation, seed)
+    return with_validation(tests, rows, strata, people, validation, seed)
 
 
 def folds_by_level(
@@ -96,16 +98,17 @@ def folds_by_level(
     if len(levels) < 2:
         raise TableError(f"splits.column {name!r} must have two levels or more; got {levels}.")
     tests = [(level, rows[names == level]) for level in levels]
-    return _with_validation(tests, rows, strata, people, validation, seed)
+    return with_validation(tests, rows, strata, people, validation, seed)
 
 
-def _with_validation(
+def with_validation(
     tests: Sequence[tuple[str, RowNumbers]],
     rows: RowNumbers,
     strata: NDArray[Any],
     people: NDArray[Any],
     validation: float,
     seed: int,
+    notes: Sequence[str] = (),
 ) -> tuple[Fold, ...]:
     """Folds from their test rows: of the other rows some are held out for validation."""
     made = []
@@ -118,7 +121,7 @@ def _with_validation(
                 f"{name!r}. Choose a column that does not divide a person's rows."
             )
         train, held = _hold_out(rest, strata, people, validation, seed + 1000 * (number + 1))
-        made.append(Fold(name, train, held, test))
+        made.append(Fold(name, train, held, test, notes[number] if notes else ""))
     return tuple(made)
 
 

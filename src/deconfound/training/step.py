@@ -8,6 +8,7 @@ coefficients that a method refits on the validation rows, which also choose the 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -19,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.errors import RunError
+from deconfound.errors import DeconfoundWarning, RunError
 from deconfound.methods import Criterion, Loss, Method, TrainingBatch
-from deconfound.methods.base import spread_weight
+from deconfound.methods.base import row_losses, spread_weight
 
 HeldOut = Callable[[], Iterable[TrainingBatch]]
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -36,9 +37,13 @@ def seed_for(*parts: object) -> int:
     return int.from_bytes(sha256(repr(parts).encode()).digest()[:4], "big")
 
 
-def shuffled(rows: int, seed: int, epoch: int) -> NDArray[np.intp]:
-    """The order of the training rows in an epoch; drawn from (seed, epoch), so that a resumed epoch is the same one."""
-    return np.random.default_rng([seed, epoch]).permutation(rows)
+def shuffled(rows: int, seed: int, epoch: int, draw: NDArray[np.float64] | None = None) -> NDArray[np.intp]:
+    """The order of the training rows in an epoch; drawn from (seed, epoch), so that a resumed epoch is the same one.
+
+    With probabilities `draw` each row may come several times or not at all.
+    """
+    random = np.random.default_rng([seed, epoch])
+    return random.permutation(rows) if draw is None else random.choice(rows, rows, p=draw)
 
 
 def number_of_batches(rows: int, batch_size: int) -> int:
@@ -85,7 +90,7 @@ def validation_loss(
 
 def judged(method: Method, batch: TrainingBatch, criterion: Criterion) -> tuple[Tensor, Tensor]:
     """The sum of a validation batch's (weighted) losses, and the sum of the weights."""
-    losses = criterion(method(batch.x, batch.metadata), batch.target)
+    losses = row_losses(criterion, method(batch.x, batch.metadata), batch)
     if batch.weight is None:
         return losses.mean() * len(batch.x), losses.new_full((), len(batch.x))
     weight = spread_weight(batch.weight, losses)
@@ -179,6 +184,19 @@ def refuse_non_finite(losses: Mapping[str, float], epoch: int, advice: str) -> N
     for name, value in losses.items():
         if not math.isfinite(value):
             raise RunError(f"{name} must be finite; got {value} in epoch {epoch}. {advice}")
+
+
+def warn_of_skipped(method: Method, before: int) -> int:
+    """How many batches taught the layers nothing so far; a warning where there are more than before."""
+    now = method.skipped_batches
+    if now > before:
+        warnings.warn(
+            f"{now} batches so far taught the layers of method {method.name!r} nothing: features or gradients were not "
+            "finite. Lower the learning rate, clip gradients, or look for extreme inputs.",
+            DeconfoundWarning,
+            stacklevel=2,
+        )
+    return now
 
 
 def finish(method: Method, held_out: HeldOut, weights: Mapping[str, Any] | None = None) -> None:

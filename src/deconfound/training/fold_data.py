@@ -1,0 +1,117 @@
+"""What one fold may see of a run's problem: rows encoded, scaled and weighed by what its training rows show alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.design import Design
+from deconfound.methods import TrainingBatch
+from deconfound.training.problem import Problem
+from deconfound.training.scaling import Scaler, fit_scaler
+from deconfound.training.splits import Fold, RowNumbers
+from deconfound.training.tasks import targets
+
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one fold, encoded once.
+
+    Attributes:
+        rows: Row numbers in the source.
+        metadata: `(n, p)`; of the test rows the labels are NaN.
+        target: What the criterion reads.
+        controls: One boolean per row, or None.
+        weight: How much a row counts, `(n, labels)`, or None.
+        draw: The probability by which each row is drawn in an epoch; None takes every row once.
+    """
+
+    rows: RowNumbers
+    metadata: Tensor
+    target: Tensor
+    controls: Tensor | None
+    weight: Tensor | None = None
+    draw: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class FoldData:
+    """What one fold is trained and tested on; all that is fitted here saw the training rows alone."""
+
+    problem: Problem
+    fold: Fold
+    design: Design
+    scaler: Scaler
+    target_mean: NDArray[np.float64]
+    target_scale: NDArray[np.float64]
+    prior_shift: NDArray[np.float64]
+    train: Part
+    validation: Part
+    test: Part
+
+    def samples(self, rows: RowNumbers) -> Tensor:
+        """Standardised samples of these rows."""
+        return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
+
+    def training(self) -> Iterator[TrainingBatch]:
+        """The training rows once, in order, with their table."""
+        for start in range(0, len(self.train.rows), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            rows = self.train.rows[part]
+            controls, weight = (None if v is None else v[part] for v in (self.train.controls, self.train.weight))
+            target, table = self.train.target[part], self.problem.table_at(rows)
+            yield TrainingBatch(self.samples(rows), self.train.metadata[part], target, controls, table, weight)
+
+
+def fold_data(problem: Problem, number: int) -> FoldData:
+    """Fit design, scaler and target scale on the training rows of a fold, and encode all its rows."""
+    fold, design = problem.folds[number], problem.design(number)
+    mean, scale = np.zeros(1), np.ones(1)
+    if problem.task.kind == "regression":
+        mean, scale = problem.codes[fold.train].mean(0), problem.codes[fold.train].std(0)
+        scale = np.where(scale > 0, scale, 1.0)
+
+    weights, drawn = problem.balance(number), problem.config.training.balance_by == "sample"
+
+    def part(rows: RowNumbers, labels: bool, weight: NDArray[Any] | None = None) -> Part:
+        metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
+        target = targets(problem.task, problem.codes[rows], mean, scale)
+        count = None if weight is None else torch.from_numpy(weight.astype(np.float32))
+        return Part(rows, metadata, target, _controls(problem, rows), count)
+
+    if weights is None:
+        train, validation = part(fold.train, True), part(fold.validation, True)
+        shift = np.zeros(problem.task.outputs)
+    else:
+        train = part(fold.train, True, None if drawn else weights.train.weights)
+        validation, shift = part(fold.validation, True, weights.validation), weights.prior_shift
+        train = replace(train, draw=weights.train.row_weight / weights.train.row_weight.sum() if drawn else None)
+    parts = train, validation, part(fold.test, False)
+    return FoldData(problem, fold, design, _scaler(problem, fold), mean, scale, shift, *parts)
+
+
+def _scaler(problem: Problem, fold: Fold) -> Scaler:
+    data = problem.config.data
+    if data.scale != "columns" and data.missing_features == "error":
+        return Scaler()
+    blocks = (fold.train[start : start + AT_ONCE] for start in range(0, len(fold.train), AT_ONCE))
+    fitted = fit_scaler(problem.source.read(block) for block in blocks)
+    return fitted if data.scale == "columns" else Scaler(fitted.mean)
+
+
+def _controls(problem: Problem, rows: RowNumbers) -> Tensor | None:
+    wanted = problem.config.data.controls
+    if not wanted:
+        return None
+    found = np.ones(len(rows), dtype=bool)
+    for name, level in wanted.items():
+        found &= np.array([str(value) == str(level) for value in np.asarray(problem.source.table[name])[rows].tolist()])
+    return torch.from_numpy(found)

@@ -1,0 +1,140 @@
+"""Runs with balance: weights come from training rows alone, reach all that is fitted, and keep the prevalence."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from deconfound.design.balance import balance
+from deconfound.errors import TableError
+from deconfound.training import predict
+from deconfound.training.batches import loader, training_batch
+from deconfound.training.fold_data import fold_data
+from deconfound.training.isolated import isolated_folds
+from deconfound.training.problem import open_problem
+from tests.training import tiny
+
+
+def tied(n=240, seed=0):
+    """A cohort whose label goes with the site: most patients come from B."""
+    frame = tiny.cohort(n, seed)
+    draw = np.random.default_rng(seed)
+    share = np.where(frame["dx"] == "asd", 0.8, 0.2)
+    frame["site"] = np.where(draw.random(n) < share, "B", "A")
+    return frame
+
+
+def config(tmp_path, name="run", frame=None, **sections):
+    path = tiny.write(tmp_path, tied() if frame is None else frame, f"{name}.csv")
+    training = {"epochs": 2, "batch_size": 40, "balance": "overlap", **sections.pop("training", {})}
+    return tiny.config(path, tmp_path / name, design={"confounds": ["site"]}, training=training, **sections)
+
+
+def test_a_folds_weights_make_label_and_site_independent_and_whiten_the_design_under_them(tmp_path):
+    data = fold_data(open_problem(config(tmp_path)), 0)
+    weight = data.train.weight[:, 0].double().numpy()
+    dx, site = data.train.target[:, 0].numpy() > 0, data.problem.source.table["site"][data.fold.train]
+    assert weight.mean() == pytest.approx(1, abs=1e-6)
+    share = [np.average(dx[site == level], weights=weight[site == level]) for level in ("A", "B")]
+    assert share[0] == pytest.approx(share[1], abs=1e-6)
+    plain = [dx[site == level].mean() for level in ("A", "B")]
+    assert abs(plain[0] - plain[1]) > 0.4  # the control: without weights they are tied
+    metadata = data.train.metadata.double().numpy()
+    assert np.allclose(np.average(metadata, axis=0, weights=weight), 0, atol=1e-6)
+    assert np.allclose(np.average(metadata**2, axis=0, weights=weight), 1, atol=1e-5)
+    expected = balance({"site": site, "dx": dx.astype(int)}, ["dx"], ["site"]).weights
+    assert np.allclose(expected[:, 0], weight, atol=1e-6)
+
+
+def test_weights_reach_the_batches_of_training_and_validation(tmp_path):
+    data = fold_data(open_problem(config(tmp_path)), 0)
+    for part in (data.train, data.validation):
+        got = torch.cat([training_batch(batch).weight for batch in loader(data, part, 40, None)])
+        assert torch.equal(got, part.weight)
+    assert next(iter(data.training())).weight is not None
+    assert training_batch(next(iter(loader(data, data.test, 40, None)))).weight is None
+
+
+def test_rows_are_drawn_by_their_weight_instead_of_being_weighted(tmp_path):
+    data = fold_data(open_problem(config(tmp_path, training={"balance_by": "sample"})), 0)
+    assert data.train.weight is None
+    sampler = loader(data, data.train, 40, seed=1).sampler
+    drawn = np.zeros(len(data.train.rows))
+    for epoch in range(300):
+        sampler.set_epoch(epoch)
+        np.add.at(drawn, np.concatenate(list(sampler)), 1)
+    assert np.corrcoef(drawn, data.train.draw)[0, 1] > 0.95
+    assert drawn.sum() == 300 * len(data.train.rows)
+
+
+def test_test_rows_change_no_weight(tmp_path):
+    frame = tied()
+    frame["part"] = np.arange(len(frame)) // 2 % 2
+    splits = {"kind": "column", "column": "part", "seed": 1}
+    first = fold_data(open_problem(config(tmp_path, "one", frame, splits=splits)), 0)
+    changed = frame.copy()
+    tested = frame["part"] == 0
+    changed.loc[tested, "site"] = np.random.default_rng(1).choice(["A", "B"], int(tested.sum()))
+    second = fold_data(open_problem(config(tmp_path, "two", changed, splits=splits)), 0)
+    for part in ("train", "validation"):
+        assert torch.equal(getattr(first, part).weight, getattr(second, part).weight)
+    other = [
+        fold_data(open_problem(config(tmp_path, name, f, splits=splits)), 1)
+        for name, f in (("one", frame), ("two", changed))
+    ]
+    assert not torch.equal(other[0].train.weight, other[1].train.weight)  # the control: there they are training rows
+
+
+def test_predictions_are_given_at_the_prevalence_of_the_training_rows(tmp_path):
+    frame = tied(300)
+    rare = frame[(frame["dx"] == "control") | (np.arange(300) % 6 == 1)].reset_index(drop=True)
+    tiny.fit(config(tmp_path, "run", rare, method={"name": "none"}))
+    data = fold_data(open_problem(config(tmp_path, "run", rare)), 0)
+    dx, weight = data.train.target[:, 0].double().numpy(), data.train.weight[:, 0].double().numpy()
+    odds = [p / (1 - p) for p in (dx.mean(), np.average(dx, weights=weight))]
+    assert data.prior_shift == pytest.approx(np.log(odds[0] / odds[1]))
+    assert data.prior_shift < -0.5
+    said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv", dtype={"id": str})
+    new = tiny.write(tmp_path, rare.iloc[said["row"]].drop(columns="dx"), "new.csv")
+    found = predict(tmp_path / "run", new, fold=0)
+    assert np.allclose(found.scores[:, 0], said["score_dx"], atol=1e-6)
+    assert np.allclose(said["score_dx"], 1 / (1 + np.exp(-said["logit_dx"])))
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"), [("dx", "inverse"), ("dx", "entropy"), ("age", "entropy"), (["dx", "sex"], "overlap")]
+)
+def test_every_kind_of_balance_trains(tmp_path, label, kind):
+    results = tiny.fit(config(tmp_path, data={"label": label}, training={"balance": kind, "epochs": 1}))
+    assert [fold["balance"]["kind"] for fold in results["folds"]] == [kind, kind]
+
+
+def test_isolated_test_rows_show_no_tie_and_hold_whole_people(tmp_path):
+    frame = tied(400)
+    frame["person"] = frame.index // 2
+    frame["dx"] = np.repeat(frame["dx"].to_numpy()[::2], 2)
+    frame["dx"] = np.where(frame.index // 2 % 2, "asd", "control")
+    frame["site"] = np.where(np.random.default_rng(0).random(400) < np.where(frame["dx"] == "asd", 0.8, 0.2), "B", "A")
+    splits = {"kind": "isolated", "folds": 3}
+    problem = open_problem(config(tmp_path, "run", frame, splits=splits, data={"person": "person"}))
+    tie = lambda rows: np.corrcoef(frame["dx"].iloc[rows] == "asd", frame["site"].iloc[rows] == "B")[0, 1] ** 2  # noqa: E731
+    assert tie(np.arange(400)) > 0.25
+    seen = []
+    for fold in problem.folds:
+        assert tie(fold.test) < 0.01
+        assert 60 <= len(fold.test) <= 68
+        assert abs((frame["dx"].iloc[fold.test] == "asd").mean() - 0.5) < 0.05
+        people = [set(frame["person"].iloc[part]) for part in (fold.train, fold.validation, fold.test)]
+        assert sum(map(len, people)) == len(set.union(*people))
+        assert "of the labels among" in fold.note
+        seen += fold.test.tolist()
+    assert len(seen) == len(set(seen))
+
+
+def test_too_few_people_for_isolated_test_rows_are_told():
+    codes, confounds = np.arange(12.0)[:, None] % 2, np.arange(12.0)[:, None]
+    with pytest.raises(TableError, match="must have people enough for 5 test sets of their own; got 12"):
+        isolated_folds(
+            codes, confounds, np.zeros(12, int), np.arange(12), numeric=False, folds=5, validation=0.2, seed=0,
+            rows=np.arange(12),
+        )  # fmt: skip
