@@ -154,6 +154,13 @@ def test_steps_and_epochs_are_the_same_batches_and_order_comes_from_the_seed_alo
     by_steps, result = trained(samples, replace(SHORT, epochs=None, steps=20, validate_every=5))
     assert equal(by_epochs, by_steps)
     assert [epoch.step for epoch in result.history] == [5, 10, 15, 20]
+    seen = []
+    numbered = torch.arange(ROWS).float()[:, None].expand(ROWS, 8)
+    read = replace(samples, x=numbered, read=lambda x: seen.append(x[:, 0]) or x)
+    trained(read, replace(SHORT, epochs=2, keep="last"), name="none", validation=None, refit=False)
+    first, second = torch.cat(seen[-10:-5]), torch.cat(seen[-5:])
+    assert not torch.equal(first, second)  # each epoch has its own order, of all training rows
+    assert sorted(first.tolist()) == sorted(second.tolist()) == TRAIN.tolist()
     _, odd = trained(samples, replace(SHORT, epochs=None, steps=7, validate_every=3))
     assert [epoch.step for epoch in odd.history] == [3, 6, 7]
 
@@ -255,6 +262,8 @@ def test_what_cannot_be_trained_is_refused():
         Schedule(epochs=3, batch_size=0)
     with pytest.raises(OptionError, match="optimizer must be one of adam, adamw, sgd; got 'lion'"):
         Schedule(epochs=3, optimizer="lion")
+    with pytest.raises(OptionError, match="optimizer must be 'adam' or 'adamw' with capture=True; got 'sgd'"):
+        Schedule(steps=3, optimizer="sgd", capture=True)
     with pytest.raises(ShapeError, match="target must have one row per sample; got 3 for 160 samples"):
         replace(samples, target=torch.zeros(3))
     for wrong in (-torch.ones(ROWS), torch.zeros(ROWS), torch.full((ROWS,), torch.nan)):

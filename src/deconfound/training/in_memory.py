@@ -84,7 +84,7 @@ class InMemoryTrainer:
             raise RunError(fault)
         graphs = schedule.capture and self._device.type == "cuda"
         self._lr: Any = torch.tensor(schedule.lr, device=self._device) if graphs else schedule.lr
-        options = {"capturable": True} if graphs and schedule.optimizer != "sgd" else {}
+        options = {"capturable": True} if graphs else {}
         self._optimizer = make_optimizer(method, schedule.optimizer, self._lr, schedule.weight_decay, **options)
         self._order: list[Tensor] = []
         self._means = Means()
@@ -100,10 +100,10 @@ class InMemoryTrainer:
 
     def step(self) -> None:
         """Train on the next batch."""
-        if not self._order:
-            self._order = self._draw(self.done // self._per_epoch)
-        rows = self._order.pop(0)
-        with self._in_turn():
+        with self._in_turn():  # row numbers too belong to the stream that reads them
+            if not self._order:
+                self._order = self._draw(self.done // self._per_epoch)
+            rows = self._order.pop(0)
             if self.schedule.rate is not None:
                 self._set_rate(self.schedule.lr * self.schedule.rate((self.done + 0.5) / self.steps))
             if self._replay is None:

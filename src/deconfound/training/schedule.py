@@ -58,6 +58,10 @@ class Schedule:
                 raise OptionError(f"{name} must be at least 1; got {value}.")
         if self.optimizer not in OPTIMIZERS:
             raise OptionError(f"optimizer must be one of {', '.join(OPTIMIZERS)}; got {self.optimizer!r}.")
+        if self.capture and self.optimizer == "sgd":
+            raise OptionError(
+                "optimizer must be 'adam' or 'adamw' with capture=True; got 'sgd', which waits for the GPU."
+            )
 
     def batches(self, rows: int) -> int:
         """In an epoch over so many rows."""
