@@ -30,7 +30,7 @@ def numbers(n=43, d=37, q=4, dtype=torch.float64):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_blocks_give_the_products_the_residual_and_the_measured_features(sizes, dtype):
     features, regressors, coefficients = numbers(dtype=dtype)
-    products, some = functional.products_and_some(features, regressors, lambda part: part[:, 3:5])
+    products, some = functional.products_and_sampled(features, regressors, lambda part: part[:, 3:5])
     close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {}
     torch.testing.assert_close(products, torch.einsum("nq,nd->qd", regressors, features), **close)
     torch.testing.assert_close(functional.cross_products(features, regressors), products)
@@ -51,7 +51,7 @@ def test_many_regressors_are_multiplied_as_a_whole(monkeypatch):
     monkeypatch.setattr(functional, "BLOCK_BYTES", 1)
     features, few, _ = numbers(q=functional.BLOCK_REGRESSORS)
     _, many, _ = numbers(q=functional.BLOCK_REGRESSORS + 1)
-    products, _ = functional.products_and_some(features, many, lambda part: part)
+    products, _ = functional.products_and_sampled(features, many, lambda part: part)
     torch.testing.assert_close(products, torch.einsum("nq,nd->qd", many, features))
     assert functional._block(features, few) == functional.BLOCK_ROWS
     assert functional._block(features, many) == 0
@@ -95,7 +95,7 @@ def test_a_feature_that_is_not_finite_and_not_measured_keeps_its_coefficients_al
     layer, metadata = dc.PMDN(cohort.design, 2100), cohort.metadata[:40].float()
     x = (torch.randn(40, 2100) + metadata[:, :1]).requires_grad_()
     layer(x, metadata).square().mean().backward()
-    beta, response = layer.beta.clone(), layer.response.clone()
+    beta, response = layer.beta.clone(), layer.gradient_mean.clone()
     spoilt = x.detach().clone()
     spoilt[3, 13] = float("inf")  # of 16 features the first eight are measured
     spoilt.requires_grad_()
@@ -106,6 +106,6 @@ def test_a_feature_that_is_not_finite_and_not_measured_keeps_its_coefficients_al
     assert moved.sum() == 2099
     assert not moved[13]
     assert layer.skipped == 1
-    assert torch.isfinite(layer.response).all()
-    assert torch.equal(layer.response[:, 15], response[:, 15])
-    assert (layer.response[:, 14] != response[:, 14]).all()
+    assert torch.isfinite(layer.gradient_mean).all()
+    assert torch.equal(layer.gradient_mean[:, 15], response[:, 15])
+    assert (layer.gradient_mean[:, 14] != response[:, 14]).all()

@@ -65,7 +65,7 @@ def test_shape_and_dtype_are_kept(make, shape, dtype):
 def test_statistics_stay_float32_when_the_model_is_cast_to_half(make, cohort):
     layer = make(cohort.design, 5).to(torch.bfloat16)
     assert layer.beta.dtype == torch.float32
-    assert layer.whitening.dtype == torch.float32
+    assert layer.confound_map.dtype == torch.float32
     assert layer(cohort.features.bfloat16(), cohort.metadata).dtype == torch.bfloat16
 
 

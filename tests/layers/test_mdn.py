@@ -50,7 +50,7 @@ def test_coefficients_are_in_the_units_of_the_table():
 def test_papers_form_uses_the_actual_size_of_a_short_batch(cohort):
     """Eq. 4 with N/b and the training table's Gram matrix, written out for a batch of 37 rows."""
     rows = slice(0, 37)
-    layer = dc.MDN(cohort.design, 5, center=False).double()
+    layer = dc.MDN(cohort.design, 5, gram="training", center=False).double()
     residual = layer(cohort.features[rows], cohort.metadata[rows])
     table = cohort.metadata.numpy()
     by_hand = (cohort.n / 37) * np.linalg.inv(table.T @ table) @ (table[rows].T @ cohort.features[rows].numpy())

@@ -102,7 +102,7 @@ def test_refitted_leaves_no_trace_and_the_network_is_never_changed(design, layer
     assert torch.equal(state, torch.get_rng_state())  # dropout is off
 
 
-def test_the_training_beta_counts_for_so_many_rows(design):
+def test_the_training_beta_counts_for_so_many_rows_and_the_intercept_is_free(design):
     """Where R is white on the held-out rows themselves, the refitted β is a weighted mean."""
     table = people(400, 0)  # those of the design
     layer = dc.PMDN(design, 1)
@@ -114,18 +114,51 @@ def test_the_training_beta_counts_for_so_many_rows(design):
     for prior, share in ((400.0, 0.5), (1200.0, 0.25)):
         model.layers["0"].set_beta(torch.zeros_like(layer.beta))
         model.refit([(features, metadata)], prior=prior)
-        torch.testing.assert_close(model.layers["0"].beta, share * exact, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(model.layers["0"].beta[:-1], share * exact[:-1], rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(model.layers["0"].beta[-1], exact[-1])
+
+
+def test_held_out_features_of_another_mean_are_refitted_as_well_as_others(design):
+    """The prior does not hold the intercept: a shift by 3 sd of all held-out features changes no coefficient."""
+    table = people(60, 1)
+    x, metadata = inputs(table, 1), design.encode(table)
+    found = []
+    for shift in (0.0, 3.0):
+        model = dc.normalize(nn.Sequential(nn.Identity()), design, at=["0"], example=torch.zeros(2, 5)).eval()
+        model.refit([(x + shift, metadata)])
+        found.append(model.layers["0"].beta[:-1].clone())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_prior_rows_of_one_site_leave_the_others_alone(design):
+    """β of what one site cannot tell stays; what it can tell is exact least squares."""
+    table = people(600, 1)
+    table = {name: values[table["site"] == "c"] for name, values in table.items()}
+    x, metadata = inputs(table, 1), design.encode(table)
+    model = dc.normalize(nn.Sequential(nn.Identity()), design, at=["0"], example=torch.zeros(2, 5)).eval()
+    start = 0.1 * torch.randn(model.layers["0"].beta.shape, generator=torch.Generator().manual_seed(0))
+    model.layers["0"].set_beta(start)
+    model.refit([(x, metadata)], prior=0)
+    assert (model.layers["0"].beta[:-1] - start[:-1]).abs().max() < 3  # the sd of the features is 1 to 3
+    known = np.stack([np.ones(len(x)), table["age"] - 60, table["income"] / 1e4 - 4, table["dx"]], 1)
+    residual = model(x, metadata=metadata).numpy()
+    slopes = np.linalg.lstsq(known, residual, rcond=None)[0]
+    assert np.abs(slopes[1:3]).max() < 1e-4
 
 
 def test_a_site_that_is_not_held_out_keeps_its_coefficients(design):
+    """The effect of site c, which no held-out row shows, moves by a few per cent of what the other sites' moves by."""
     table = people(300, 1)
     table = {name: values[table["site"] != "c"] for name, values in table.items()}
-    model = attach(design).eval()
+    model = dc.normalize(nn.Sequential(nn.Identity()), design, at=["0"], example=torch.zeros(2, 5)).eval()
     x, metadata = inputs(table, 1), design.encode(table)
+    x = x + 5.0 * torch.as_tensor(table["site"] == "b", dtype=torch.float32)[:, None]
+    before = model.coefficients()["0"]
     model.refit([(x, metadata)])
-    outputs = model(x, metadata=metadata)
-    assert torch.isfinite(outputs).all()
-    assert all(torch.isfinite(value).all() for beta in model.coefficients().values() for value in beta.values())
+    after = model.coefficients()["0"]
+    moved = {name: (after[name] - before[name]).abs().max().item() for name in ("site[b]", "site[c]")}
+    assert moved["site[b]"] > 1
+    assert moved["site[c]"] < 0.5 * moved["site[b]"]
 
 
 def test_what_refit_refuses(design):
@@ -162,9 +195,13 @@ def test_refitted_coefficients_solve_the_penalised_least_squares_of_the_theory()
     from deconfound.layers.refit import refitted_coefficients
 
     draw = torch.Generator().manual_seed(0)
-    regressors, features = torch.randn(40, 3, generator=draw).double(), torch.randn(40, 2, generator=draw).double()
+    slopes, features = torch.randn(40, 2, generator=draw).double(), torch.randn(40, 2, generator=draw).double() + 5
+    regressors = torch.cat([slopes, torch.ones(40, 1).double()], 1)
+    weights = torch.rand(40, generator=draw).double() * 3
     start, prior = torch.randn(3, 2, generator=draw).double(), 7.0
-    # Seven rows' worth of the old β, written as rows of a least squares problem.
-    stacked = torch.cat([regressors, prior**0.5 * torch.eye(3).double()])
-    wanted = torch.linalg.lstsq(stacked, torch.cat([features, prior**0.5 * start])).solution
-    torch.testing.assert_close(refitted_coefficients(start, moments(features, regressors), prior), wanted)
+    # Seven rows' worth of the old β, written as rows of a least squares problem; none for the intercept.
+    held = prior**0.5 * torch.eye(3).double()[:2]
+    stacked = torch.cat([weights.sqrt()[:, None] * regressors, held])
+    targets = torch.cat([weights.sqrt()[:, None] * features, held @ start])
+    wanted = torch.linalg.lstsq(stacked, targets).solution
+    torch.testing.assert_close(refitted_coefficients(start, moments(features, regressors, weights), prior), wanted)

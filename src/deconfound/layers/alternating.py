@@ -13,7 +13,7 @@ from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
 from deconfound.layers.base import MetadataLayer, Share
 from deconfound.layers.functional import penalty, pool_positions, residualize
-from deconfound.layers.rows import Rows
+from deconfound.layers.whitened import WhitenedBatch
 
 
 class PenaltyLayer(MetadataLayer):
@@ -47,13 +47,12 @@ class PenaltyLayer(MetadataLayer):
     def _beta(self) -> Tensor:
         return self.beta.reshape(self._directions, -1)
 
-    def _penalise(self, x: Tensor, rows: Rows) -> None:
-        assert rows.regressors is not None
+    def _penalise(self, x: Tensor, batch: WhitenedBatch) -> None:
         features = pool_positions(x)
         finite = torch.isfinite(features).all()
         # Where features are not finite the fit itself stands in, so that the penalty's gradient is zero.
-        features = torch.where(finite, features, rows.regressors @ self._beta().detach())
-        self._penalty = penalty(features, rows.regressors, self._beta(), rows.weights)
+        features = torch.where(finite, features, batch.regressors @ self._beta().detach())
+        self._penalty = penalty(features, batch.regressors, self._beta(), batch.weights)
         if self._may_update():
             self._count_skip(finite)
 
@@ -65,7 +64,7 @@ class AlternatingPMDN(PenaltyLayer):
     one optimiser for each of `split_parameters(model)` alternates as in lines 4 to 9; `alternating_step` does
     it. Twice the forward passes of `PMDN`, and any torch optimiser for β.
 
-    Differs from the paper: metadata are white, an intercept is fitted, and the penalty is summed over features
+    Differs from the paper: metadata are whitened, an intercept is fitted, and the penalty is summed over features
     instead of averaged (the 1/C is part of the learning rate).
 
     Args:
@@ -87,9 +86,9 @@ class AlternatingPMDN(PenaltyLayer):
         0.5
     """
 
-    def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        self._penalise(x.detach(), rows)
-        return residualize(x, rows.removal, self._beta()[: rows.removal.shape[1]].detach().clone())
+    def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
+        self._penalise(x.detach(), batch)
+        return residualize(x, batch.confounds, self._beta()[: batch.confounds.shape[1]].detach().clone())
 
 
 class JointPMDN(PenaltyLayer):
@@ -116,9 +115,9 @@ class JointPMDN(PenaltyLayer):
         True
     """
 
-    def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        self._penalise(x, rows)
-        return residualize(x, rows.removal, self._beta()[: rows.removal.shape[1]])
+    def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
+        self._penalise(x, batch)
+        return residualize(x, batch.confounds, self._beta()[: batch.confounds.shape[1]])
 
 
 class SplitParameters(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,24 +15,41 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.design import Design
-from deconfound.errors import OptionError, ShapeError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ShapeError
+from deconfound.layers import torch_private
 from deconfound.layers.functional import residualize
-from deconfound.layers.memory import in_memory, like_memory
 from deconfound.layers.pmdn import kernels
-from deconfound.layers.pmdn.kernels.order import in_memory_order
-from deconfound.layers.precision import full_precision
-from deconfound.layers.rows import Metadata, Rows, as_mask, as_tensor, prepare, refuse_nan
+from deconfound.layers.tensors import (
+    full_precision,
+    gather_over_processes,
+    in_memory_order,
+    like_memory,
+    processes,
+    rows_in_memory,
+)
+from deconfound.layers.whitened import (
+    Metadata,
+    WhitenedBatch,
+    as_tensor,
+    as_weights,
+    refuse_nan,
+    whiten,
+    whitening_maps,
+)
 
+# The format of a layer's checkpoint; 1 is that of release 0.1.
+FORMAT = 2
 Share = Literal["positions"]
 
 
 class MetadataLayer(nn.Module, ABC):
     """Base of the layers that subtract from features what the confounds explain: `r = f − c β_C`.
 
-    Subclasses say how β is estimated in training; eval, shapes, types and state are here. β is kept in white
+    Subclasses say how β is estimated in training; eval, shapes, types and state are here. β is kept in whitened
     units with shape `(q, *coefficient_shape)`: rows for the confounds, for keep, and the intercept, which is
     never subtracted. Everything learned is a buffer or a parameter, none of it depends on a batch size, and
-    the design travels in the state dict.
+    the design travels in the state dict. `skipped` counts batches that taught nothing because features or metadata
+    were not finite.
 
     Args:
         design: A fitted design.
@@ -43,7 +62,8 @@ class MetadataLayer(nn.Module, ABC):
     """
 
     beta: Tensor
-    whitening: Tensor
+    regressor_map: Tensor
+    confound_map: Tensor
     skipped: Tensor
 
     def __init__(
@@ -61,27 +81,29 @@ class MetadataLayer(nn.Module, ABC):
         self.channel_axis = channel_axis
         self.coefficient_shape = self._coefficient_shape()
         self.updating = True
-        self.refitter: Callable[[Tensor, Rows], Tensor] | None = None
+        self.refitter: Callable[[Tensor, WhitenedBatch], Tensor] | None = None
+        self.reports_old_format = True
+        self._agreed = False  # the processes of a distributed run, on design and shape
         self._read_design()
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
     @abstractmethod
-    def _train(self, x: Tensor, rows: Rows) -> Tensor:
+    def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         """The residual of `x`, `(n, d)` or `(n, d, positions)`, while learning β from it."""
 
     @abstractmethod
     def _beta(self) -> Tensor:
-        """β in white units, `(q, d)`, as eval uses it."""
+        """β in whitened units, `(q, d)`, as eval uses it."""
 
     @final
     @torch.no_grad()
     def set_beta(self, beta: Tensor) -> None:
-        """Let eval use these coefficients, `(q, d)` in white units; training goes on from them."""
+        """Let eval use these coefficients, `(q, d)` in whitened units; training goes on from them."""
         if beta.numel() != self.beta.numel():
             raise ShapeError(f"beta must have shape {tuple(self._beta().shape)}; got {tuple(beta.shape)}.")
         self.beta.copy_(beta.reshape(self.beta.shape))
 
-    def forward(self, x: Tensor, metadata: Metadata | None, fit_on: Any = None) -> Tensor:
+    def forward(self, x: Tensor, metadata: Metadata | None, fit_on: Any = None, weight: Any = None) -> Tensor:
         """Subtract the confounds' part from the features.
 
         Args:
@@ -90,6 +112,8 @@ class MetadataLayer(nn.Module, ABC):
                 population mean, for which nothing is subtracted.
             fit_on: One boolean per row: which rows β is learned from (controls only, say). All rows are
                 normalised. Read in training only.
+            weight: One number of 0 or more per row: how many samples it counts for when β is learned; 2 counts like
+                two such rows. Weights of mean 1 leave steps, ridge and priors what they are. Read in training only.
         """
         self._check_features(x)
         if metadata is None:
@@ -98,46 +122,45 @@ class MetadataLayer(nn.Module, ABC):
             return x
         tensor = as_tensor(metadata, self.design, x.shape[0])
         refuse_nan(tensor, self.design, self.training)
-        mask = as_mask(fit_on, x.shape[0], x.device) if self.training else None
-        return self.normalise(x, self.prepare(tensor.to(x.device), mask))
+        weights = as_weights(weight, fit_on, x.shape[0], x.device) if self.training else None
+        return self.normalise(x, self.whiten(tensor.to(x.device), weights))
 
     @final
-    def prepare(self, metadata: Tensor, fit_on: Tensor | None = None) -> Rows:
+    def whiten(self, metadata: Tensor, weights: Tensor | None = None) -> WhitenedBatch:
         """Checked metadata in the units of the arithmetic; layers of one design can share the result."""
         with full_precision(metadata.device):
-            return prepare(
-                metadata,
-                self.whitening,
-                len(self.design.confound_columns),
-                self.design.confound_directions,
-                self.training,
-                fit_on,
-            )
+            return whiten(metadata, self.regressor_map, self.confound_map, self.training, weights)
 
     @final
-    def normalise(self, x: Tensor, rows: Rows) -> Tensor:
+    def normalise(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         """`forward` after the checks."""
+        if self.training and not torch.compiler.is_compiling() and torch_private.in_functorch():
+            raise DeconfoundError(
+                "a layer in training must run outside of torch.func transforms (vmap, grad, jvp…), which cannot keep "
+                "what it learns; got one inside. Call model.eval() first, or use torch.autograd."
+            )
+        if self.training and not self._agreed and processes() > 1:
+            self._check_processes()
         with full_precision(x.device):
             if self.refitter is None and kernels.usable(x, self.beta):
-                fused = self._fused(x, rows)
+                fused = self._fused(x, batch)
                 if fused is not None:
                     return fused
             flat = self._flatten(x)
-            wide = flat.to(torch.promote_types(flat.dtype, self.whitening.dtype))
-            if rows.fit is None:
-                confound_part = self._beta()[: rows.removal.shape[1]]
-                out = residualize(wide, rows.removal, confound_part)
+            flat = flat if flat.dtype == self.confound_map.dtype else flat.to(self.confound_map.dtype)
+            if batch.fits:
+                out = (self.refitter or self._train)(flat, batch)
             else:
-                out = (self.refitter or self._train)(wide, rows)
-            return self._unflatten(out.to(x.dtype), x)
+                out = residualize(flat, batch.confounds, self._beta()[: batch.confounds.shape[1]])
+            return self._unflatten(out if out.dtype == x.dtype else out.to(x.dtype), x)
 
-    def _fused(self, x: Tensor, rows: Rows) -> Tensor | None:
+    def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
         """The same residual on features as they are in type and memory, where kernels do it in one pass."""
-        if rows.fit is not None or self.share is not None:
+        if batch.fits or self.share is not None:
             return None
-        flat, channels = in_memory(x)
-        beta = in_memory_order(self._beta()[: rows.removal.shape[1]], channels)
-        return like_memory(residualize(flat, rows.removal, beta), x, channels)
+        flat, channels = rows_in_memory(x)
+        beta = in_memory_order(self._beta()[: batch.confounds.shape[1]], channels)
+        return like_memory(residualize(flat, batch.confounds, beta), x, channels)
 
     def coefficients(self) -> dict[str, Tensor]:
         """β per confound column, in the user's own units: what one year of age adds to each feature.
@@ -147,7 +170,7 @@ class MetadataLayer(nn.Module, ABC):
         columns = self.design.confound_columns
         directions = self.design.confound_directions
         white = self._beta()[:directions].detach()
-        standardised = self.whitening[: len(columns), :directions] @ white
+        standardised = self.confound_map @ white
         return {
             column.name: (standardised[index] / column.unit).reshape(self.coefficient_shape)
             for index, column in enumerate(columns)
@@ -161,12 +184,14 @@ class MetadataLayer(nn.Module, ABC):
         return f"{shape}, confounds={[str(term) for term in self.design.confounds]}{shared}"
 
     def get_extra_state(self) -> Tensor:
-        """The design and the shapes, as the bytes of their JSON: a tensor, so that any checkpoint format carries it."""
+        """Format, design and shapes, as the bytes of their JSON: a tensor, so that any checkpoint file carries it."""
         spec = {
+            "format": FORMAT,
             "design": self.design.to_dict(),
             "feature_shape": self.feature_shape,
             "share": self.share,
             "channel_axis": self.channel_axis,
+            **self._extra_spec(),
         }
         return torch.frombuffer(bytearray(json.dumps(spec).encode()), dtype=torch.uint8).clone()
 
@@ -175,11 +200,45 @@ class MetadataLayer(nn.Module, ABC):
         self.design = read_state(state).design
         self._read_design()
 
+    def _extra_spec(self) -> dict[str, Any]:
+        """What a kind of layer adds to `get_extra_state`."""
+        return {}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take over a checkpoint; one of an older format keeps its coefficients, and the rest begins anew."""
+        if prefix + "_extra_state" in state_dict:
+            found = read_state(state_dict[prefix + "_extra_state"])
+            if found.format < FORMAT:
+                self._upgrade(state_dict, prefix)
+                if self.reports_old_format:
+                    warn_of_old_format()
+            self._prepare_for(found, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _upgrade(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Turn what release 0.1 saved for this layer into what is saved now."""
+        own = {
+            name: value for name, value in self.state_dict(prefix=prefix).items() if not name.endswith("extra_state")
+        }
+        old = [name for name in state_dict if name.startswith(prefix) and "." not in name[len(prefix) :]]
+        for name in old:
+            if name not in own and not name.endswith("extra_state"):
+                del state_dict[name]
+        for name, value in own.items():
+            if name not in state_dict:
+                state_dict[name] = value
+
+    def _prepare_for(self, found: LayerState, state_dict: dict[str, Any], prefix: str) -> None:
+        """Bring buffers whose size is a choice into the size that a checkpoint has."""
+
     def _read_design(self) -> None:
-        device = self.whitening.device if "whitening" in self._buffers else torch.get_default_device()
-        dtype = self.whitening.dtype if "whitening" in self._buffers else torch.get_default_dtype()
-        matrix = torch.as_tensor(self.design.whitening, dtype=dtype, device=device)
-        self.register_buffer("whitening", matrix, persistent=False)
+        """Keep the constants of the design, which every batch needs."""
+        known = "regressor_map" in self._buffers
+        dtype = self.regressor_map.dtype if known else torch.get_default_dtype()
+        device = self.regressor_map.device if known else torch.get_default_device()
+        regressor_map, confound_map = whitening_maps(self.design, dtype, device)
+        self.register_buffer("regressor_map", regressor_map, persistent=False)
+        self.register_buffer("confound_map", confound_map, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move and cast, but keep statistics in float32 at least: small steps vanish in half precision.
@@ -189,7 +248,7 @@ class MetadataLayer(nn.Module, ABC):
 
         def careful(tensor: Tensor) -> Tensor:
             result = fn(tensor)
-            half = result.is_floating_point() and result.dtype.itemsize < 4
+            half = result.is_floating_point() and result.dtype.itemsize < 4  # small steps vanish in half precision
             return (tensor.to(result.device) if half else result).contiguous()
 
         super()._apply(careful, recurse)
@@ -199,7 +258,7 @@ class MetadataLayer(nn.Module, ABC):
     @property
     def _directions(self) -> int:
         """The number q of regressors: white directions and the intercept."""
-        return int(self.design.whitening.shape[1]) + 1
+        return self.regressor_map.shape[1]
 
     @property
     def _features(self) -> int:
@@ -210,10 +269,21 @@ class MetadataLayer(nn.Module, ABC):
         """Whether this forward may change state: not when frozen, nor when backward recomputes activations."""
         if torch.compiler.is_compiling():
             return self.updating
-        return self.updating and torch._C._current_graph_task_id() == -1
+        return self.updating and not torch_private.in_backward()
 
     def _count_skip(self, finite: Tensor) -> None:
         self.skipped.add_((~finite).to(self.skipped.dtype))
+
+    def _check_processes(self) -> None:
+        """One error on every process if they do not hold the same layer: their sums would be of different things."""
+        spec = json.dumps([self.design.to_dict(), type(self).__name__, list(self.beta.shape)], sort_keys=True)
+        mine = torch.tensor([zlib.crc32(spec.encode()), self.beta.numel()], device=self.beta.device)
+        if any(not torch.equal(mine, theirs) for theirs in gather_over_processes(mine)):
+            raise DeconfoundError(
+                "the processes of a distributed run must hold the same layer; got different designs or feature shapes. "
+                "Fit the design once, on all training rows, and build the network from the same options everywhere."
+            )
+        self._agreed = True
 
     def _coefficient_shape(self) -> tuple[int, ...]:
         if self.share not in (None, "positions"):
@@ -266,13 +336,30 @@ class LayerState(NamedTuple):
     feature_shape: tuple[int | None, ...]
     share: Share | None
     channel_axis: int
+    format: int
+    spec: dict[str, Any]
 
 
 def read_state(state: Tensor) -> LayerState:
     """What `get_extra_state` wrote."""
     spec = json.loads(bytes(state.cpu().tolist()))
+    written = spec.get("format", 1)  # release 0.1 wrote none
+    if written > FORMAT:
+        raise DeconfoundError(
+            f"the format of a checkpoint must be at most {FORMAT}; got {written}. Update deconfound to read it."
+        )
     design = Design.from_dict(spec["design"])
-    return LayerState(design, tuple(spec["feature_shape"]), spec["share"], spec["channel_axis"])
+    return LayerState(design, tuple(spec["feature_shape"]), spec["share"], spec["channel_axis"], written, spec)
+
+
+def warn_of_old_format() -> None:
+    """Say what became of a checkpoint of release 0.1."""
+    warnings.warn(
+        "The checkpoint was written by deconfound 0.1: coefficients are kept, and what the layers know about noise and "
+        "drift begins anew. Save it again to be rid of this warning.",
+        DeconfoundWarning,
+        stacklevel=2,
+    )
 
 
 @contextmanager

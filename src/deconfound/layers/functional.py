@@ -1,12 +1,11 @@
 """The arithmetic of metadata normalisation: pure functions on tensors, no state.
 
-Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the training table; removal `c`
-`(n, q_C)`, the confounds in the same white units; coefficients `(q, d)`, of which the first `q_C` rows belong
-to the confounds. `docs/theory.md` derives each formula.
+Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the training table; whitened confounds
+`c` `(n, q_C)`, what is multiplied by β_C and subtracted; coefficients `(q, d)`, of which the first `q_C` rows belong
+to the confounds and the last is the intercept. `docs/theory.md` derives each formula.
 
-Where the kernels serve (`deconfound.layers.pmdn.kernels.usable`) the passes over all features go through them. On one
-thread of a CPU they go by blocks of rows that stay in its cache: the products are as thin as the metadata, and wait
-for memory.
+Where the kernels can be used (`deconfound.layers.pmdn.kernels.usable`) the passes over all features go through them. On
+one thread of a CPU they go by blocks of rows that stay in its cache: products as thin as the metadata wait for memory.
 """
 
 from __future__ import annotations
@@ -18,13 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from deconfound.layers import torch_private
 from deconfound.layers.pmdn import kernels
+from deconfound.layers.tensors import exact_type, processes, sum_over_processes
 
 # What a block of rows takes up at most, the fewest rows that are worth a product, and the most regressors: products
 # with more are bound by arithmetic, which whole matrices do faster.
 BLOCK_BYTES = 2**20
 BLOCK_ROWS = 8
 BLOCK_REGRESSORS = 32
+# Directions that vary less than this, relative to the one that varies most, are not fitted: metadata are float32.
+OPEN_DIRECTION = 1e-9
+# By how many units of rounding a running Gram matrix is off, about.
+ROUNDING = 64.0
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,9 @@ class Moments:
     """What a batch tells about its regression: enough for every estimator, and summable over processes.
 
     Attributes:
-        gram: `RᵀR`, `(q, q)`.
-        cross: `Rᵀf`, `(q, d)`.
-        rows: How many rows took part, a scalar.
+        gram: `RᵀWR`, `(q, q)`.
+        cross: `RᵀWf`, `(q, d)`.
+        rows: `Σw`, how many rows took part, a scalar.
     """
 
     gram: Tensor
@@ -42,27 +47,27 @@ class Moments:
     rows: Tensor
 
 
-def residualize(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tensor:
+def residualize(features: Tensor, confounds: Tensor, coefficients: Tensor) -> Tensor:
     """`r = f − c β_C`: the features without the part that the confounds explain.
 
     Args:
         features: `(n, d)`, or `(n, d, positions)` with one coefficient for all positions.
-        removal: `(n, q_C)`.
+        confounds: `(n, q_C)`.
         coefficients: `(q_C, d)`.
     """
-    if features.ndim == 2 and not removal.requires_grad and kernels.usable(features, coefficients):
-        residual: Tensor = _Subtract.apply(features, removal, coefficients)
+    if features.ndim == 2 and not confounds.requires_grad and kernels.usable(features, coefficients):
+        residual: Tensor = _Subtract.apply(features, confounds, coefficients)
         return residual
-    rows = _block(features, removal, coefficients)
+    rows = _block(features, confounds, coefficients)
     if rows:
         residual = torch.empty_like(features)
-        parts = zip(features.split(rows), removal.split(rows), residual.split(rows), strict=True)
+        parts = zip(features.split(rows), confounds.split(rows), residual.split(rows), strict=True)
         for part, of_part, result in parts:
             torch.addmm(part, of_part, coefficients, alpha=-1, out=result)
         return residual
-    if features.ndim == 2 and features.dtype == removal.dtype == coefficients.dtype:
-        return torch.addmm(features, removal, coefficients, alpha=-1)  # no room for c β apart from the result
-    effect = removal @ coefficients
+    if features.ndim == 2 and features.dtype == confounds.dtype == coefficients.dtype:
+        return torch.addmm(features, confounds, coefficients, alpha=-1)  # no room for c β apart from the result
+    effect = confounds @ coefficients
     return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
 
 
@@ -72,12 +77,14 @@ def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
         products: Tensor = _Cross.apply(features, regressors)
         return products
     if _block(features, regressors):
-        return products_and_some(features, regressors, lambda part: part[:, :0])[0]
+        return products_and_sampled(features, regressors, lambda part: part[:, :0])[0]
     return regressors.T @ features
 
 
-def products_and_some(features: Tensor, regressors: Tensor, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """`Rᵀf`, `(q, d)`, and some features, picked from each row on the same way through memory."""
+def products_and_sampled(
+    features: Tensor, regressors: Tensor, pick: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """`Rᵀf`, `(q, d)`, and the features that `pick` takes of each row, on one way through memory."""
     rows = _block(features, regressors)
     if not rows:
         return cross_products(features, regressors), pick(features)
@@ -102,7 +109,7 @@ def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *others))
     if watched or any(other.dtype != features.dtype for other in others):
         return 0
-    if torch._C._functorch.maybe_current_level() is not None:  # vmap and its like write into no given tensor
+    if torch_private.in_functorch():  # vmap and its like write into no given tensor
         return 0
     size = features.element_size()
     rows = max(BLOCK_ROWS, BLOCK_BYTES // max(1, features.shape[1] * size))
@@ -119,24 +126,22 @@ def penalty(features: Tensor, regressors: Tensor, coefficients: Tensor, weights:
     errors = (features - regressors @ coefficients).square().sum(-1)
     if weights is None:
         return 0.5 * errors.mean()
-    return 0.5 * (weights * errors).sum() / weights.sum().clamp(min=1)
+    return 0.5 * (weights * errors).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None) -> Moments:
-    """Sum `RᵀR` and `Rᵀf` over the rows of a batch; rows of weight 0 take no part."""
+    """Sum `RᵀWR` and `RᵀWf` over the rows of a batch, the first in double precision."""
     weighted = regressors if weights is None else regressors * weights.unsqueeze(-1)
     rows = weights.sum() if weights is not None else regressors.new_full((), float(len(regressors)))
-    return Moments(weighted.T @ regressors, cross_products(features, weighted), rows)
+    kind = exact_type(regressors)
+    return Moments(weighted.to(kind).T @ regressors.to(kind), cross_products(features, weighted), rows)
 
 
-def innovation(coefficients: Tensor, batch: Moments) -> Tensor:
-    """`Rᵀ(f − Rβ) / n`, the negative gradient of the penalty: what the batch says β should move by."""
-    return torch.addmm(batch.cross, batch.gram, coefficients, alpha=-1) / batch.rows.clamp(min=1)
-
-
-def cap_step(step: Tensor, batch: Moments) -> Tensor:
-    """Keep a step below `1 / λmax` of the batch's Gram matrix, beyond which the descent overshoots."""
-    return torch.minimum(step, 1 / eigenvalue_bound(batch.gram / batch.rows.clamp(min=1)))
+def sum_moments(moments: Moments) -> Moments:
+    """The moments of the whole batch, of which each process of a distributed run holds a part."""
+    if processes() == 1:
+        return moments
+    return Moments(*sum_over_processes(moments.gram, moments.cross, moments.rows))
 
 
 def eigenvalue_bound(gram: Tensor) -> Tensor:
@@ -150,11 +155,35 @@ def eigenvalue_bound(gram: Tensor) -> Tensor:
     return torch.minimum(size, near_white)
 
 
-def least_squares(batch: Moments) -> Tensor:
-    """`(RᵀR)⁺ Rᵀf`: the exact fit on a batch; the smallest one where the batch leaves directions open."""
-    tolerance = len(batch.gram) * torch.finfo(batch.gram.dtype).eps
-    inverse: Tensor = torch.linalg.pinv(batch.gram, rtol=tolerance, hermitian=True)
-    return inverse @ batch.cross
+def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:
+    """`(RᵀWR + k I)⁺ RᵀWf` with a free intercept, the last row: the prior weight k does not hold it.
+
+    Regressors are centred first, so that what a batch cannot tell from its mean (the effect of the one site that is in
+    it, say) is credited to the intercept; directions that the rows leave open stay at zero.
+    """
+    gram, rows = batch.gram.to(exact_type(batch.gram)), batch.gram[-1, -1]
+    rows = rows.clamp(min=torch.finfo(rows.dtype).tiny)
+    means = gram[:-1, -1] / rows
+    inner = gram[:-1, :-1] - torch.outer(gram[:-1, -1], means)
+    inner = inner + prior * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
+    means = means.to(batch.cross)
+    rtol = OPEN_DIRECTION if inner.dtype == torch.float64 else 10 * torch.finfo(inner.dtype).eps
+    inverse: Tensor = torch.linalg.pinv(inner, rtol=rtol, hermitian=True)
+    slopes = inverse.to(batch.cross) @ (batch.cross[:-1] - means.unsqueeze(1) * batch.cross[-1])
+    intercept = batch.cross[-1] / rows.to(batch.cross) - means @ slopes
+    return torch.cat([slopes, intercept.unsqueeze(0)])
+
+
+def running_gram(gram: Tensor, samples: Tensor, batch: Moments, prior: float) -> Tensor:
+    """The mean of `RᵀWR` over samples so far, in which the identity counts for `prior` samples.
+
+    Args:
+        gram: The mean before this batch, `(q, q)`.
+        samples: Over how many samples.
+        batch: This batch.
+        prior: How many samples the identity counts for.
+    """
+    return torch.lerp(gram, batch.gram.to(gram) / batch.rows, batch.rows / (samples + prior + batch.rows))
 
 
 def recursive_update(
@@ -162,12 +191,14 @@ def recursive_update(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One block of recursive least squares, solved in `q × q`.
 
-    With `s ← λⁿ s + n` and `A ← (λⁿ s A + RᵀR) / s`, the coefficients move by `A⁻¹ Rᵀ(f − Rβ) / s`. For
-    λ = 1 they are those of ridge least squares on every sample seen, whatever the batches were.
+    With `s ← λⁿ s + n` and `A ← (λⁿ s A + RᵀWR) / s`, the coefficients move by `A⁻¹ RᵀW(f − Rβ) / s`. For
+    λ = 1 they are those of ridge least squares on every sample seen, whatever the batches were. A little of the
+    identity is added to A, as much as it is off by rounding: a direction that recent samples leave open (the other
+    sites, in a long run of rows of one) keeps its coefficients.
 
     Args:
         coefficients: `(q, d)`.
-        information: `A`, `(q, q)`: the mean of `RᵀR` over the samples that still count.
+        information: `A`, `(q, q)`: the mean of `RᵀWR` over the samples that still count.
         weight: `s`, a scalar: how many samples still count.
         batch: The new samples.
         forgetting: λ, per sample.
@@ -178,8 +209,10 @@ def recursive_update(
     kept = weight * forgetting**batch.rows
     total = kept + batch.rows
     information = (kept * information + batch.gram) / total
-    innovation = (batch.cross - batch.gram @ coefficients) / total
-    move, _ = torch.linalg.solve_ex(information, innovation)  # the checked solver makes a GPU wait
+    error = (batch.cross - batch.gram @ coefficients) / total
+    damping = ROUNDING * torch.finfo(information.dtype).eps * information.diagonal().sum()
+    damped = information + damping * torch.eye(len(information), dtype=information.dtype, device=information.device)
+    move, _ = torch.linalg.solve_ex(damped, error)  # the checked solver makes a GPU wait
     return coefficients + move, information, total
 
 
@@ -187,17 +220,17 @@ class _Subtract(torch.autograd.Function):
     """`f − c β` by the kernel."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, removal: Tensor, coefficients: Tensor) -> Tensor:
+    def forward(ctx: Any, features: Tensor, confounds: Tensor, coefficients: Tensor) -> Tensor:
         from deconfound.layers.pmdn.kernels import ops
 
-        ctx.save_for_backward(removal)
-        residual: Tensor = ops.call(ops.subtract, features, removal, coefficients)
+        ctx.save_for_backward(confounds)
+        residual: Tensor = ops.call(ops.subtract, features, confounds, coefficients)
         return residual
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (removal,) = ctx.saved_tensors
-        wanted = -cross_products(gradients[0], removal) if ctx.needs_input_grad[2] else None
+        (confounds,) = ctx.saved_tensors
+        wanted = -cross_products(gradients[0], confounds) if ctx.needs_input_grad[2] else None
         return gradients[0], None, wanted
 
 

@@ -11,9 +11,20 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer, Share
-from deconfound.layers.functional import Moments, least_squares, pool_positions, residualize
-from deconfound.layers.rows import Rows
-from deconfound.layers.sync import add_moments
+from deconfound.layers.functional import (
+    Moments,
+    least_squares,
+    pool_positions,
+    residualize,
+    running_gram,
+    sum_moments,
+)
+from deconfound.layers.whitened import WhitenedBatch, positive
+
+# How many samples the identity counts for in the running Gram matrix: that of a few rows has no inverse to speak of.
+PRIOR = 10.0
+# The running Gram matrix never reaches further back than this many samples.
+LONGEST = 20_000.0
 
 
 class MDN(MetadataLayer):
@@ -21,8 +32,11 @@ class MDN(MetadataLayer):
 
     `r = f − c β_C`, where β is fitted anew on each training batch and a running mean of it is used in eval:
 
+    - `gram="running"`: `β = G⁻¹ (1/b) Σ_batch R_i f_i` with `G` the running mean of `R_i R_iᵀ` over the rows that take
+      part in the fit, so that it is right also where they are not drawn like the table (`fit_on`, weights, samplers).
     - `gram="training"`, the paper's Eq. 4: `β = (N/b) (MᵀM)⁻¹ Σ_batch m_i f_i` with the Gram matrix of the
-      training table, which is `N · I` for white metadata, and the actual batch size b.
+      training table, which is `N · I` for whitened metadata, and the actual batch size b. Wrong where the rows of a
+      batch are not drawn like the table.
     - `gram="batch"`, Eq. 3 on the batch: exact least squares with an intercept.
 
     Train and eval differ, and the more so the smaller the batch: see `PMDN` for the cure.
@@ -34,7 +48,7 @@ class MDN(MetadataLayer):
         design: A fitted design.
         feature_shape: The shape of one sample's features.
         gram: Which Gram matrix is inverted. The training table's is the paper's; the batch's is exact but
-            takes a batch of many more rows than metadata columns.
+            takes a batch of many more rows than metadata columns; the running one takes small batches too.
         center: Subtract the running mean of the features before Eq. 4 and not after. `False` is literal: a
             feature mean of a few sd then ruins small batches. Without effect for `gram="batch"`.
         momentum: Weight of the newest batch in the running means.
@@ -54,20 +68,22 @@ class MDN(MetadataLayer):
     beta: Tensor
     mean: Tensor
     batches: Tensor
+    mean_gram: Tensor
+    samples: Tensor
 
     def __init__(
         self,
         design: Design,
         feature_shape: int | Sequence[int | None],
         *,
-        gram: Literal["training", "batch"] = "training",
+        gram: Literal["running", "training", "batch"] = "running",
         center: bool = True,
         momentum: float = 0.1,
         share: Share | None = None,
         channel_axis: int = 1,
     ) -> None:
-        if gram not in ("training", "batch"):
-            raise OptionError(f"gram must be 'training' or 'batch'; got {gram!r}.")
+        if gram not in ("running", "training", "batch"):
+            raise OptionError(f"gram must be 'running', 'training' or 'batch'; got {gram!r}.")
         if not 0 < momentum <= 1:
             raise OptionError(f"momentum must lie in (0, 1]; got {momentum}.")
         super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
@@ -77,34 +93,50 @@ class MDN(MetadataLayer):
         self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
         self.register_buffer("mean", torch.zeros(self.coefficient_shape))
         self.register_buffer("batches", torch.zeros(()))
+        self.register_buffer("mean_gram", torch.eye(self._directions))
+        self.register_buffer("samples", torch.zeros(()))
 
     def _beta(self) -> Tensor:
         return self.beta.reshape(self._directions, -1)
 
-    def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        assert rows.fit is not None
-        batch = add_moments(rows.fit.moments(pool_positions(x)))
-        update, finite = self._may_update(), torch.isfinite(batch.cross.detach()).all()
-        if update:
-            self.batches.add_(finite.to(self.batches.dtype))
-            self._count_skip(finite)
-            self._follow(self.mean, batch.cross[-1].detach() / batch.rows.clamp(min=1), finite)
-        beta = least_squares(batch) if self.gram == "batch" else self._papers_form(batch)
-        if update:
-            self._follow(self.beta, beta, finite)
-        return residualize(x, rows.removal, beta[: rows.removal.shape[1]])
+    def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
+        features = pool_positions(x)
+        of_batch = sum_moments(batch.moments(features, exact=self.gram == "batch"))
+        if self._may_update():
+            self._follow_moments(of_batch)
+        beta = least_squares(of_batch) if self.gram == "batch" else self._from_the_mean(of_batch)
+        if self._may_update():
+            self._follow(self.beta, beta, torch.isfinite(beta.detach()).all() & (of_batch.rows > 0))
+        return residualize(x, batch.confounds, beta[: batch.confounds.shape[1]])
 
-    def _papers_form(self, batch: Moments) -> Tensor:
-        """Eq. 4 in white units, on features less their running mean, which is a constant of the fit."""
+    @torch.no_grad()
+    def _follow_moments(self, batch: Moments) -> None:
+        """Take the batch into the running mean of the features and the running Gram matrix."""
+        finite = torch.isfinite(batch.cross).all() & torch.isfinite(batch.gram).all()
+        usable = finite & (batch.rows > 0)
+        self.batches.add_(usable.to(self.batches.dtype))
+        self._count_skip(finite)
+        self._follow(self.mean, batch.cross[-1] / positive(batch.rows), usable)
+        rows = positive(batch.rows)
+        gram = running_gram(self.mean_gram, self.samples, Moments(batch.gram, batch.cross, rows), PRIOR)
+        self.mean_gram.copy_(torch.where(usable, gram, self.mean_gram))
+        self.samples.copy_(torch.where(usable, (self.samples + rows).clamp(max=LONGEST), self.samples))
+
+    def _from_the_mean(self, batch: Moments) -> Tensor:
+        """`G⁻¹ Σ w_i R_i (f_i − f̄) / Σw`, with f̄ and, unless it is the training table's identity, G running means."""
         cross = batch.cross
         if self.center:
             # The last regressor is 1: its column of the Gram matrix holds the sums of the others.
             cross = cross - batch.gram[:, -1:] * self.mean.reshape(-1)
-        return cross / batch.rows.clamp(min=1)
+        beta = cross / positive(batch.rows)
+        if self.gram == "training":
+            return beta
+        solved: Tensor = torch.linalg.solve_ex(self.mean_gram, beta)[0]  # the checked solver makes a GPU wait
+        return solved
 
     @torch.no_grad()
-    def _follow(self, running: Tensor, value: Tensor, finite: Tensor) -> None:
+    def _follow(self, running: Tensor, value: Tensor, usable: Tensor) -> None:
         """Move a running mean; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`: it does not start at zero."""
         seen = (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)
         moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum / seen)
-        running.copy_(torch.where(finite, moved, running))
+        running.copy_(torch.where(usable, moved, running))

@@ -5,11 +5,12 @@ which a network that memorises makes unlike those of new people. Both leave a pa
 choosing the epoch with the best validation loss chooses the epoch in which that part is largest. Held-out rows have
 neither fault:
 
-    β ← β + (RᵀR + k I)⁻¹ Rᵀ(f − Rβ)
+    β ← β + (RᵀWR + k I)⁺ RᵀW(f − Rβ)
 
 is the exact fit to them, in which the β learned in training counts for k rows: a handful of rows, or a site that is
-not among them, moves it little. A fit to n rows leaves a squared correlation of 1 / n per direction of the confounds,
-q_C / n in all, and a β that leaves E without it is best moved by E / (E + q_C / n): that is k = q_C / E.
+not among them, moves it little. The intercept is free of k: held-out features may have another mean. A fit to n rows
+leaves a squared correlation of 1 / n per direction of the confounds, q_C / n in all, and a β that leaves E without it
+is best moved by E / (E + q_C / n): that is k = q_C / E.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ import torch
 from torch import Tensor
 
 from deconfound.layers.base import MetadataLayer
-from deconfound.layers.functional import Moments, pool_positions, residualize
-from deconfound.layers.rows import Rows
-from deconfound.layers.sync import add_moments
+from deconfound.layers.functional import Moments, least_squares, pool_positions, residualize, sum_moments
+from deconfound.layers.whitened import WhitenedBatch
 
 # For how many held-out rows the training's β counts, for each direction of the confounds: 1 / E. The correlation that
 # it left between outputs and confound was .05 to .1 where the network had begun to memorise (`docs/decisions/0004`).
@@ -31,17 +31,15 @@ ROWS_PER_DIRECTION = 100.0
 
 
 def refitted_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:
-    """`β + (RᵀR + k I)⁻¹ Rᵀ(f − Rβ)`.
+    """`β + (RᵀWR + k I)⁺ RᵀW(f − Rβ)`, where k does not hold the intercept.
 
     Args:
         beta: `(q, d)`, from training.
         seen: The moments of the held-out rows.
         prior: k, for how many rows `beta` counts.
     """
-    information = seen.gram + prior * torch.eye(len(seen.gram), dtype=seen.gram.dtype, device=seen.gram.device)
-    move, _ = torch.linalg.solve_ex(information, seen.cross - seen.gram @ beta)  # the checked solver makes a GPU wait
-    moved: Tensor = beta + move
-    return moved
+    unexplained = seen.cross - (seen.gram @ beta.to(seen.gram)).to(seen.cross)
+    return beta + least_squares(Moments(seen.gram, unexplained, seen.rows), prior)
 
 
 class Refitter:
@@ -55,19 +53,18 @@ class Refitter:
         self._start = layer._beta().detach().clone()
         self._seen: Moments | None = None
 
-    def __call__(self, features: Tensor, rows: Rows) -> Tensor:
+    def __call__(self, features: Tensor, batch: WhitenedBatch) -> Tensor:
         """Take in one batch; its residual with the β that holds so far."""
-        assert rows.fit is not None
-        batch = add_moments(rows.fit.moments(pool_positions(features)))
+        new = sum_moments(batch.moments(pool_positions(features), exact=True))
         seen = self._seen
         if seen is None:
             self._reached.append(self)
-            self._seen = batch
+            self._seen = new
         else:
-            self._seen = Moments(seen.gram + batch.gram, seen.cross + batch.cross, seen.rows + batch.rows)
+            self._seen = Moments(seen.gram + new.gram, seen.cross + new.cross, seen.rows + new.rows)
         if self.at_once:
             self.finish()
-        return residualize(features, rows.removal, self.layer._beta()[: rows.removal.shape[1]])
+        return residualize(features, batch.confounds, self.layer._beta()[: batch.confounds.shape[1]])
 
     def finish(self) -> None:
         """Give the layer the β of all rows seen; non-finite ones leave it as it was."""

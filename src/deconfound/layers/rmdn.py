@@ -10,9 +10,8 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer, Share
-from deconfound.layers.functional import pool_positions, recursive_update, residualize
-from deconfound.layers.rows import Rows
-from deconfound.layers.sync import add_moments
+from deconfound.layers.functional import pool_positions, recursive_update, residualize, sum_moments
+from deconfound.layers.whitened import WhitenedBatch
 
 
 class RMDN(MetadataLayer):
@@ -21,14 +20,14 @@ class RMDN(MetadataLayer):
     `r = f − c β_C`, where β minimises `Σ_i λ^(age of i) ‖f_i − b₀ − m_i β‖² + ridge ‖β‖²` over every sample
     seen, solved in `q × q`; the network's gradient takes β as a constant. Train and eval use the same β.
 
-    With a weighted sampler β describes the sampled distribution.
+    With weights the sum is weighted; with a weighted sampler β describes the sampled distribution.
 
     Args:
         design: A fitted design.
         feature_shape: The shape of one sample's features.
         forgetting: λ per sample. 1 never forgets, which a network that learns outruns; 0.999 remembers
             about a thousand samples.
-        ridge: Weight of `‖β‖²` in white units, in samples: 1 counts like one sample. The intercept is free.
+        ridge: Weight of `‖β‖²` in whitened units, in samples: 1 counts like one sample. The intercept is free.
         share: See `MetadataLayer`.
         channel_axis: See `MetadataLayer`.
 
@@ -74,15 +73,17 @@ class RMDN(MetadataLayer):
     def _beta(self) -> Tensor:
         return self.beta.reshape(self._directions, -1)
 
-    def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        assert rows.fit is not None
+    def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         if self._may_update():
-            with torch.no_grad():
-                batch = add_moments(rows.fit.moments(pool_positions(x)))
-                finite = torch.isfinite(batch.cross).all()
-                usable = finite & (batch.rows > 0)
-                new = recursive_update(self._beta(), self.information, self.weight, batch, self.forgetting)
-                for buffer, value in zip((self.beta, self.information, self.weight), new, strict=True):
-                    buffer.copy_(torch.where(usable, value.reshape(buffer.shape), buffer))
-                self._count_skip(finite)
-        return residualize(x, rows.removal, self._beta()[: rows.removal.shape[1]].clone())
+            self._learn(pool_positions(x.detach()), batch)
+        return residualize(x, batch.confounds, self._beta()[: batch.confounds.shape[1]].clone())
+
+    @torch.no_grad()
+    def _learn(self, features: Tensor, batch: WhitenedBatch) -> None:
+        of_batch = sum_moments(batch.moments(features))
+        new = recursive_update(self._beta(), self.information, self.weight, of_batch, self.forgetting)
+        finite = torch.isfinite(new[0]).all() & torch.isfinite(new[1]).all() | (of_batch.rows == 0)
+        usable = finite & (of_batch.rows > 0)
+        self._count_skip(finite)
+        for buffer, value in zip((self.beta, self.information, self.weight), new, strict=True):
+            buffer.copy_(torch.where(usable, value.reshape(buffer.shape), buffer))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.layers.functional import pool_positions
-from deconfound.layers.precision import full_precision
+from deconfound.layers.tensors import full_precision
 from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, task_loss
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
 from deconfound.surgery import Place, collect

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deconfound.design import Design
 from deconfound.design.table import in_rows
 from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
-from deconfound.layers.rows import as_tensor, refuse_nan
+from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
 

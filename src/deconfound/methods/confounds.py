@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import ShapeError
-from deconfound.layers.rows import as_tensor, refuse_nan
+from deconfound.layers.whitened import as_tensor, refuse_nan
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from deconfound.errors import ShapeError
 from deconfound.layers.functional import Moments, least_squares, moments
-from deconfound.layers.rows import as_tensor, refuse_nan
+from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import read_confounds
 

@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from deconfound.errors import OptionError
 from deconfound.layers import split_parameters
-from deconfound.layers.sync import add_tensors, processes
+from deconfound.layers.tensors import processes, sum_over_processes
 from deconfound.methods.base import Criterion, Loss, Setting, TrainingBatch, require
 from deconfound.methods.layered import LayerMethod
 
@@ -57,7 +57,7 @@ class AlternatingPMDNMethod(LayerMethod):
         """Lines 4 to 6: a forward, and a step on the penalty, whose features are constants."""
         self.training_forward(batch)
         betas = self._betas()
-        gradients = add_tensors(*torch.autograd.grad(self.model.penalty(), betas))
+        gradients = sum_over_processes(*torch.autograd.grad(self.model.penalty(), betas))
         for beta, gradient in zip(betas, gradients, strict=True):
             beta.grad = gradient / processes()
         self._optimizer.step()

@@ -12,28 +12,30 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import DeconfoundError
-from deconfound.layers import MetadataLayer
-from deconfound.layers.rows import Rows
+from deconfound.layers import MetadataLayer, torch_private
+from deconfound.layers.whitened import WhitenedBatch
 
 
 class Pass:
     """One forward of a model: its metadata, and what has been done with them so far."""
 
-    def __init__(self, metadata: Tensor | None, fit_on: Tensor | None, training: bool) -> None:
+    def __init__(self, metadata: Tensor | None, weights: Tensor | None, training: bool) -> None:
         self.metadata = metadata
-        self.fit_on = fit_on
+        self.weights = weights
         self.training = training
+        self.inputs_want_gradients = False
         self.called: set[str] = set()
-        self._rows: dict[tuple[bool, torch.dtype, torch.device], Rows] = {}
+        self._whitened: dict[tuple[bool, torch.dtype, torch.device], WhitenedBatch] = {}
 
-    def rows(self, layer: MetadataLayer, device: torch.device) -> Rows:
+    def whitened(self, layer: MetadataLayer, device: torch.device) -> WhitenedBatch:
         """The metadata as this layer needs them; layers of one design share the work."""
         assert self.metadata is not None
-        key = (layer.training, layer.whitening.dtype, device)
-        if key not in self._rows:
-            fit_on = None if self.fit_on is None else self.fit_on.to(device)
-            self._rows[key] = layer.prepare(self.metadata.to(device), fit_on)
-        return self._rows[key]
+        key = (layer.training, layer.confound_map.dtype, device)
+        if key not in self._whitened:
+            weights = None if self.weights is None else self.weights.to(device)
+            self._whitened[key] = layer.whiten(self.metadata.to(device), weights)
+            self._whitened[key].inputs_want_gradients = self.inputs_want_gradients
+        return self._whitened[key]
 
 
 def _nothing() -> None:
@@ -86,7 +88,7 @@ class Carrier:
 
     def _recomputed(self, path: str) -> Pass | None:
         """With activation checkpointing, backward calls the modules again, outside of any pass."""
-        if torch._C._current_graph_task_id() == -1:
+        if not torch_private.in_backward():
             return None
         reached = self._reached_by_backward()
         if reached is not None:

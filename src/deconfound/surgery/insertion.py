@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, ShapeError
-from deconfound.layers import MetadataLayer
+from deconfound.layers import MetadataLayer, torch_private
 from deconfound.layers.base import read_state
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.outputs import features_of, with_features
@@ -49,7 +49,7 @@ class Insertion:
 
     def build_from(self, state: Tensor) -> MetadataLayer:
         """Make the layer that a checkpoint describes."""
-        design, feature_shape, share, channel_axis = read_state(state)
+        design, feature_shape, share, channel_axis, *_ = read_state(state)
         self.design = design
         axis = self.place.batch_axis if len(feature_shape) == 2 and channel_axis == -1 else 0
         self.place = replace(
@@ -80,7 +80,7 @@ class Insertion:
         return with_features(value, normalised)
 
     def _once(self, current: Pass) -> None:
-        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1:
+        if torch.compiler.is_compiling() or torch_private.in_backward():
             return
         if self.place.path in current.called:
             raise DeconfoundError(
@@ -116,7 +116,7 @@ class Insertion:
             )
         layer._check_features(x)
         if current.metadata is not None:
-            x = layer.normalise(x, current.rows(layer, x.device))
+            x = layer.normalise(x, current.whitened(layer, x.device))
             if layer.training:
                 self.carrier.keep_for_backward(current, x)
         return x.movedim(0, axis) if axis else x

@@ -13,7 +13,7 @@ from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError, ShapeError
 from deconfound.layers import MetadataLayer, frozen_statistics
 from deconfound.layers.alternating import PenaltyLayer
-from deconfound.layers.rows import Metadata, as_mask, as_tensor, refuse_nan
+from deconfound.layers.whitened import Metadata, as_tensor, as_weights, refuse_nan
 from deconfound.renamed import RENAMED, no_attribute
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
@@ -56,7 +56,14 @@ class NormalizedModel(nn.Module):
         for insertion in self._insertions:  # nothing above touches the network
             insertion.attach(modules[insertion.place.path])
 
-    def forward(self, *inputs: Any, metadata: Metadata | None = _REQUIRED, fit_on: Any = None, **keywords: Any) -> Any:
+    def forward(
+        self,
+        *inputs: Any,
+        metadata: Metadata | None = _REQUIRED,
+        fit_on: Any = None,
+        weight: Any = None,
+        **keywords: Any,
+    ) -> Any:
         """Run the network and normalise on the way.
 
         Args:
@@ -64,6 +71,7 @@ class NormalizedModel(nn.Module):
             metadata: What `design.encode` returns for the rows of this batch. `None` is allowed in eval and
                 means the population mean.
             fit_on: One boolean per row: which rows β is learned from. All rows are normalised.
+            weight: One number of 0 or more per row: how many samples it counts for when β is learned.
             **keywords: The network's own keyword arguments.
         """
         if metadata is _REQUIRED:
@@ -76,7 +84,9 @@ class NormalizedModel(nn.Module):
                 "a model must have its layers to be called; got one after remove(). Call the network itself, or "
                 "normalize it again."
             )
-        current = self._pass(metadata, fit_on)
+        current = self._pass(metadata, fit_on, weight)
+        if self.training and not torch.compiler.is_compiling():
+            current.inputs_want_gradients = any(tensor.requires_grad for tensor in tensors_in((inputs, keywords)))
         with self._carrier.carry(current):
             output = self.network(*inputs, **keywords)
         if not torch.compiler.is_compiling():
@@ -161,7 +171,7 @@ class NormalizedModel(nn.Module):
             raise no_attribute("deconfound.NormalizedModel", name)
         return super().__getattr__(name)
 
-    def _pass(self, metadata: Metadata | None, fit_on: Any) -> Pass:
+    def _pass(self, metadata: Metadata | None, fit_on: Any, weight: Any) -> Pass:
         if metadata is None:
             if self.training:
                 raise ShapeError("metadata must be given in training; got None. Write metadata=design.encode(rows).")
@@ -169,7 +179,7 @@ class NormalizedModel(nn.Module):
         n = metadata.shape[0] if getattr(metadata, "ndim", 0) else 0
         tensor = as_tensor(metadata, self.design, n)
         refuse_nan(tensor, self.design, self.training)
-        return Pass(tensor, as_mask(fit_on, n, tensor.device) if self.training else None, self.training)
+        return Pass(tensor, as_weights(weight, fit_on, n, tensor.device) if self.training else None, self.training)
 
     def _adopt(self, path: str, layer: MetadataLayer) -> None:
         self.layers[path.replace(".", "/")] = layer

@@ -13,7 +13,7 @@ from torch import nn
 from deconfound.errors import OptionError
 from deconfound.layers import MetadataLayer
 from deconfound.layers.refit import ROWS_PER_DIRECTION, refitting
-from deconfound.layers.rows import as_tensor, refuse_nan
+from deconfound.layers.whitened import as_tensor, refuse_nan
 
 if TYPE_CHECKING:
     from deconfound.surgery.model import NormalizedModel

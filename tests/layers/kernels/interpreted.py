@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound.layers.pmdn import kernels
-from deconfound.layers.pmdn import sampled as measured
+from deconfound.layers import torch_private
+from deconfound.layers.pmdn import kernels, sampled
 from deconfound.layers.pmdn.kernels import deciding, launch, ops, tiles
 from deconfound.layers.pmdn.kernels.tiles import Tile
 
@@ -48,32 +48,33 @@ def error(got, expected):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize(("n", "d", "q", "confounds"), [(41, 33, 8, 6), (1, 1, 2, 1), (17, 20, 20, 17)])
 def test_one_pass_moves_the_coefficients_and_subtracts(tile, dtype, n, d, q, confounds):
-    features, regressors, removal, beta = matrices(n, d, q, confounds, dtype)
-    wide = [tensor.double() for tensor in (features, regressors, removal, beta)]
-    numbers = torch.cat([torch.rand(q) / n, torch.tensor([0.7, 0.9])])
+    features, regressors, removed, beta = matrices(n, d, q, confounds, dtype)
+    wide = [tensor.double() for tensor in (features, regressors, removed, beta)]
+    numbers = torch.cat([torch.rand(q) / n, torch.tensor([0.7, 0.9, 0.1])])
     gram = regressors.T @ regressors
     move = 0.7 * wide[1].T @ wide[0] - gram.double() @ wide[3]
+    move[:-1] -= 0.1 * gram[:-1, -1:].double() * move[-1:]
     expected = wide[3] + numbers[:q, None].double() * move
     flag, skipped = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
-    got = launch.move(features, beta, regressors, removal, gram, numbers, flag, skipped, tile=tile)
+    got = launch.move(features, beta, regressors, removed, gram, numbers, flag, skipped, tile=tile)
     assert error(beta, expected) < 1e-6
     assert got.dtype == dtype
     assert error(got, wide[0] - 0.9 * wide[2] @ expected[:confounds]) < ROUNDING[dtype]
     assert skipped == 0
 
 
-@pytest.mark.parametrize("keep", [True, False], ids=["residual", "difference"])
+@pytest.mark.parametrize("whole", [True, False], ids=["residual", "difference"])
 @pytest.mark.parametrize("with_gram", [True, False], ids=["gram", "identity"])
-def test_with_many_regressors_two_kernels_give_the_same_result(keep, with_gram, monkeypatch):
-    features, regressors, removal, beta = matrices(41, 33, 8, 6)
+def test_with_many_regressors_two_kernels_give_the_same_result(whole, with_gram, monkeypatch):
+    features, regressors, removed, beta = matrices(41, 33, 8, 6)
     gram = regressors.T @ regressors if with_gram else None
-    numbers = torch.cat([torch.rand(8) / 41, torch.tensor([0.7, 0.9])])
+    numbers = torch.cat([torch.rand(8) / 41, torch.tensor([0.7, 0.9, 0.1])])
     found = []
     for most in (tiles.MOST_IN_ONE_KERNEL, 4):
         monkeypatch.setattr(tiles, "MOST_IN_ONE_KERNEL", most)
         moved = beta.clone()
         counts = (torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)) if with_gram else (None, None)
-        out = launch.move(features, moved, regressors, removal, gram, numbers, *counts, keep)
+        out = launch.move(features, moved, regressors, removed, gram, numbers, *counts, whole)
         found.append((moved, out))
     for one, two in zip(*found, strict=True):
         assert error(two, one.double()) < 1e-6
@@ -90,12 +91,12 @@ def test_the_two_halves_alone(dtype, n, d, q):
 
 
 def test_rows_and_coefficients_may_be_apart_in_memory():
-    features, regressors, removal, beta = matrices(12, 40, 4, 3)
+    features, regressors, removed, beta = matrices(12, 40, 4, 3)
     apart = features[::2, :33]
     assert not apart.is_contiguous()
     assert error(launch.cross(apart, regressors[::2]), regressors[::2].double().T @ apart.double()) < 1e-6
-    got = launch.subtract(apart, removal[::2], beta[:3, :33])
-    assert error(got, apart.double() - removal[::2].double() @ beta[:3, :33].double()) < 1e-6
+    got = launch.subtract(apart, removed[::2], beta[:3, :33])
+    assert error(got, apart.double() - removed[::2].double() @ beta[:3, :33].double()) < 1e-6
     across = features.T[:33, :12]
     assert (
         error(
@@ -109,13 +110,13 @@ def test_rows_and_coefficients_may_be_apart_in_memory():
 @pytest.mark.parametrize("most", [tiles.MOST_IN_ONE_KERNEL, 3], ids=["one kernel", "two kernels"])
 def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once(most, monkeypatch):
     monkeypatch.setattr(tiles, "MOST_IN_ONE_KERNEL", most)
-    features, regressors, removal, beta = matrices(9, 70, 4, 3)
+    features, regressors, removed, beta = matrices(9, 70, 4, 3)
     features[2, 5] = torch.nan
     features[4, 60] = torch.inf
     before = beta.clone()
     flag, skipped = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
-    numbers = torch.full((6,), 0.01)
-    launch.move(features, beta, regressors, removal, regressors.T @ regressors, numbers, flag, skipped)
+    numbers = torch.full((7,), 0.01)
+    launch.move(features, beta, regressors, removed, regressors.T @ regressors, numbers, flag, skipped)
     kept = (beta == before).all(0)
     assert kept.nonzero().ravel().tolist() == [5, 60]
     assert skipped == 1
@@ -130,7 +131,7 @@ TABLE = {
 
 LAYERS = {
     "adaptive": (7, {}),
-    "wide": (45, {}),  # more features than are measured
+    "wide": (45, {}),  # more features than are sampled
     "average": (7, {"step": "average"}),
     "fixed": (7, {"step": 0.1}),
     "frozen": (7, {"gradient": "frozen"}),
@@ -153,8 +154,8 @@ def train(layer, shape, dtype, masked=False, last=False, steps=4, break_at=None)
         x = x.to(dtype)
         x = x.contiguous(memory_format=torch.channels_last) if last else x
         x.requires_grad_()
-        fit_on = torch.tensor([True, False, True, True, True, True, False, True])[rows] if masked else None
-        residual = layer(x, metadata, fit_on=fit_on)
+        weight = torch.tensor([1.0, 0.0, 2.0, 0.5, 1.5, 1.0, 0.0, 0.7])[rows] if masked else None
+        residual = layer(x, metadata, weight=weight)
         weight = torch.randn(residual.shape, generator=rng).to(dtype)
         (residual * weight * metadata[:, :1].reshape(-1, *[1] * len(shape)).to(dtype)).mean().backward()
         seen += [residual.detach(), x.grad]
@@ -163,7 +164,7 @@ def train(layer, shape, dtype, masked=False, last=False, steps=4, break_at=None)
 
 def both(monkeypatch, shape, options, *arguments, **named):
     """The same training by the kernels and by torch."""
-    monkeypatch.setattr(measured, "MEASURED_FEATURES", 20)
+    monkeypatch.setattr(sampled, "SAMPLED_FEATURES", 20)
     design = DESIGN.fit(TABLE)
     shape = (shape,) if isinstance(shape, int) else shape
     fused = dc.PMDN(design, shape, **options)
@@ -171,8 +172,8 @@ def both(monkeypatch, shape, options, *arguments, **named):
     calls = []
     monkeypatch.setattr(ops, "call", lambda function, *args: (calls.append(function), function(*args))[1])
     got = train(fused, shape, *arguments, **named)
-    assert ops.descend in calls
-    assert (ops.respond in calls) == (options.get("gradient") != "frozen")
+    assert ops.pmdn_forward in calls
+    assert (ops.pmdn_backward in calls) == (options.get("gradient") != "frozen")
     monkeypatch.setattr(kernels, "AVAILABLE", False)
     return got, train(plain, shape, *arguments, **named)
 
@@ -196,8 +197,8 @@ def test_the_layer_trains_as_in_torch(monkeypatch, name, masked):
 
 @pytest.fixture
 def narrow_parts(monkeypatch):
-    """So few measured features in a program that several share a sample."""
-    plans = (deciding._step_plan, deciding._response_plan)
+    """So few sampled features in a program that several share a sample."""
+    plans = (deciding._step_launches, deciding._average_launches)
     monkeypatch.setattr(deciding, "WIDTH", 16)
     for plan in plans:
         plan.cache_clear()
@@ -233,7 +234,7 @@ def test_features_and_gradients_may_lie_in_memory_in_any_way(monkeypatch, shape)
         for _ in range(3):
             residual = layer(x, metadata)
             residual.sum().backward()
-        results.append([residual, x.grad, layer.beta, layer.response])
+        results.append([residual, x.grad, layer.beta, layer.gradient_mean])
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
     assert results[0][-1].abs().max() > 0.001
@@ -287,14 +288,14 @@ def test_an_exported_program_does_without_the_kernels(cohort, monkeypatch, stric
         return [node for node in nodes if "deconfound" in str(node.target)]
 
     assert not ours()
-    monkeypatch.setattr(kernels, "_exporting", lambda: False)
+    monkeypatch.setattr(torch_private, "is_exporting", lambda: False)
     assert ours()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_code_calls_the_operators(cohort, monkeypatch):
     calls = []
-    for name in ("decide_step", "decide_response"):
+    for name in ("decide_step", "decide_average"):
         run = getattr(deciding, name)
         monkeypatch.setattr(deciding, name, lambda *args, name=name, run=run: (calls.append(name), run(*args))[1])
     torch._dynamo.reset()
@@ -308,7 +309,7 @@ def test_compiled_code_calls_the_operators(cohort, monkeypatch):
             x = cohort.features[rows].float().requires_grad_()
             call(x, cohort.metadata[rows].float()).square().mean().backward()
             results.append(x.grad)
-            assert calls == ["decide_step", "decide_response"]
+            assert calls == ["decide_step", "decide_average"]
         torch.testing.assert_close(*results)
     torch.testing.assert_close(layer.beta, eager.beta)
     assert layer.beta.abs().max() > 0.01

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from deconfound.layers.pmdn.kernels import deciding, gains, kernel, launch, ops, passes, responses
-from deconfound.layers.pmdn.kernels.kernel import Call
+from deconfound.layers.pmdn.kernels import deciding, gain_kernels, gradient_kernels, kernel, launch, ops, passes
+from deconfound.layers.pmdn.kernels.kernel import Launch
 from deconfound.layers.pmdn.kernels.tiles import Tile
 
 
@@ -44,7 +44,7 @@ def function(monkeypatch):
 
 @pytest.fixture
 def one(function):
-    return Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3})
+    return Launch(function, (7,), (5, 0.5), {"BD": 16, "Q": 3})
 
 
 def test_tensors_of_a_known_kind_go_to_the_compiled_form_with_arguments_in_order(function, one):
@@ -58,13 +58,13 @@ def test_tensors_of_a_known_kind_go_to_the_compiled_form_with_arguments_in_order
 
 
 def test_warps_and_registers_reach_the_compiler(function):
-    Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, warps=8, registers=96)(torch.zeros(32), None)
+    Launch(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, warps=8, registers=96)(torch.zeros(32), None)
     ((_, _, constants),) = function.compiled
     assert (constants["num_warps"], constants["maxnreg"]) == (8, 96)
 
 
 def test_an_early_kernel_is_launched_as_one_that_waits_by_itself(function):
-    Call(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, early=True)(torch.zeros(32), None)
+    Launch(function, (7,), (5, 0.5), {"BD": 16, "Q": 3}, early=True)(torch.zeros(32), None)
     ((_, _, constants),) = function.compiled
     assert constants["launch_pdl"] is True
 
@@ -92,24 +92,21 @@ def test_only_a_pass_after_its_decision_begins_early(monkeypatch):
     seen = []
     monkeypatch.setattr(launch, "may_overlap", lambda device: True)
     monkeypatch.setattr(deciding, "may_overlap", lambda device: True)
-    monkeypatch.setattr(Call, "__call__", lambda self, *tensors: seen.append(self))
-    deciding._step_plan.cache_clear()
-    deciding._response_plan.cache_clear()
+    monkeypatch.setattr(Launch, "__call__", lambda self, *tensors: seen.append(self))
+    deciding._step_launches.cache_clear()
+    deciding._average_launches.cache_clear()
     x, r, c, beta = torch.zeros(4, 6), torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(3, 6)
-    gram, one, state = (
-        torch.eye(3),
-        torch.zeros(()),
-        (torch.zeros(3), torch.zeros(()), torch.zeros(3), torch.zeros(3, 6)),
-    )
+    gram, one, counts = torch.eye(3), torch.zeros(()), torch.zeros(2)
+    state = (torch.zeros(10), torch.zeros(3, 6), torch.zeros(6))
     rest = ([2, 0, 1], [8, 8], 0.0, [300.0, 5.0, 20000.0], 0, True)
-    ops.descend(x, r, r, None, c, gram, one, torch.zeros(3), beta, *state, one, *rest)
+    ops.pmdn_forward(x, r, r, None, c, gram, counts, torch.zeros(3), beta, *state, one, *rest)
     launch.move(x, beta, r, c, gram, torch.zeros(5), one, one)
-    state, constants = (torch.zeros(1), one, torch.zeros(1), torch.zeros(2, 6)), [300.0, 5.0, 20000.0, 1.4, 6.0, 2.0]
-    ops.respond(x, c, c, beta[:2], one, one, *state, None, 1, [8, 8], constants, 0, True)
+    state, constants = (torch.zeros(4), torch.zeros(2, 6), torch.zeros(6)), [300.0, 5.0, 20000.0, 1.4, 6.0, 2.0]
+    ops.pmdn_backward(x, c, c, beta[:2], counts, *state, None, 1, [8, 8], constants, 0, True)
     assert [call.constants["EARLY"] for call in seen] == [True, True, True, False, True, True, True]
     assert ["launch_pdl" in call.options for call in seen] == [False, True, True, False, False, True, True]
-    deciding._step_plan.cache_clear()
-    deciding._response_plan.cache_clear()
+    deciding._step_launches.cache_clear()
+    deciding._average_launches.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -154,20 +151,20 @@ NUMBERS = torch.randn(40, 48, generator=torch.Generator().manual_seed(0))
         ({"features": NUMBERS[:8, :24].clone()}, False),
         ({"features": NUMBERS[:8, :24].bfloat16()}, False),
         ({"regressors": NUMBERS[:3, :8].T}, False),
-        ({"removal": NUMBERS[:8, :1]}, False),
+        ({"confounds": NUMBERS[:8, :1]}, False),
         ({"gram": None}, False),
-        ({"keep": False}, False),
+        ({"whole": False}, False),
         ({"tile": Tile(8, 16, 1)}, False),
     ],
     ids=["nothing", "place", "rows", "features", "distance of rows", "size of a number", "strides", "confounds", "gram",
-         "keep", "cut"],
+         "whole", "tile"],
 )  # fmt: skip
 def test_a_call_is_made_anew_for_what_changes_it(monkeypatch, change, same):
     seen = []
-    monkeypatch.setattr(Call, "__call__", lambda self, *tensors: seen.append(self))
+    monkeypatch.setattr(Launch, "__call__", lambda self, *tensors: seen.append(self))
     usual = {
         "features": NUMBERS[:8, :24], "coefficients": NUMBERS[:3, :24], "regressors": NUMBERS[:8, :3],
-        "removal": NUMBERS[:8, :2], "gram": NUMBERS[:3, :3], "numbers": NUMBERS[0, :5], "flag": None, "skipped": None,
+        "confounds": NUMBERS[:8, :2], "gram": NUMBERS[:3, :3], "numbers": NUMBERS[0, :5], "flag": None, "skipped": None,
     }  # fmt: skip
     launch.move(**usual)
     launch.move(**usual | change)
@@ -183,18 +180,20 @@ def test_every_kernel_of_ours_is_given_exactly_what_it_takes(monkeypatch):
         seen.append(self.function)
         assert set(names[len(tensors) + len(self.numbers) :]) == set(self.constants)
 
-    monkeypatch.setattr(Call, "__call__", look)
+    monkeypatch.setattr(Launch, "__call__", look)
     x, r, c, beta = torch.zeros(4, 6), torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(3, 6)
     gram, numbers, one = torch.eye(3), torch.zeros(5), torch.zeros(())
     launch.cross(x, r)
     launch.subtract(x, c, beta[:2])
     launch.move(x, beta, r, c, gram, numbers, one, one)
-    state = (torch.zeros(3), one, torch.zeros(3), torch.zeros(3, 6))
-    deciding.decide_step(x, r, None, gram, one, torch.zeros(3), beta, state, one, [2, 0, 1], [8, 8], 0, [300, 5, 20000])
-    state = (torch.zeros(1), one, torch.zeros(1), torch.zeros(2, 6))
-    constants = [300, 5, 20000, 1.4, 6, 2]
-    deciding.decide_response(x, c, beta[:2], one, one, state, None, 1, [8, 8], constants)
+    state = (torch.zeros(10), torch.zeros(3, 6), torch.zeros(6))
+    groups, runs, counts = [2, 0, 1], [8, 8], torch.zeros(2)
+    deciding.decide_step(
+        x, r, r, None, gram, counts, torch.zeros(3), beta, state, one, groups, runs, 0, [300, 5, 20000]
+    )
+    state = (torch.zeros(4), torch.zeros(2, 6), torch.zeros(6))
+    deciding.decide_average(x, c, beta[:2], counts, state, None, 1, runs, [300, 5, 20000, 1.4, 6, 2])
     assert set(seen) == {
-        passes.sum_products, passes.subtract_only, passes.move_and_subtract, gains.measure_errors,
-        gains.vote_and_decide, responses.measure_gradients, responses.vote_and_decide,
+        passes.sum_products, passes.subtract_only, passes.move_and_subtract, gain_kernels.sample_errors,
+        gain_kernels.direct_and_decide, gradient_kernels.sample_gradients, gradient_kernels.direct_and_average,
     }  # fmt: skip

@@ -7,88 +7,88 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.layers.memory import in_memory, like_memory
 from deconfound.layers.pmdn import gain
 from deconfound.layers.pmdn import gradient as bilevel
-from deconfound.layers.pmdn.sampled import Measured
-from deconfound.layers.rows import Fit
+from deconfound.layers.pmdn.update import UpdateRule
+from deconfound.layers.tensors import like_memory, rows_in_memory
+from deconfound.layers.whitened import WhitenedBatch
 
 GAIN = [gain.WINDOW, gain.BATCHES, gain.LONGEST]
-RESPONSE = [*GAIN, bilevel.JUMP, bilevel.SPREADS, bilevel.LARGEST_DEVIATION]
+GRADIENT = [*GAIN, bilevel.JUMP, bilevel.SPREADS, bilevel.LARGEST_DEVIATION]
 
 
-class Rule(NamedTuple):
-    """What a layer fixes about its step.
+class FusedStep(NamedTuple):
+    """What a training step reads and moves beside the features; see `WhitenedBatch` and `PMDN`.
+
+    It goes through autograd as one thing: looking at each of these tensors would cost more than launching the kernels.
 
     Attributes:
-        groups: How many coefficients share a gain, three sizes.
-        step: 0 for the adaptive gain, −1 for the plain average, else a fixed step.
-        measured: The features that are measured.
+        batch: The metadata.
+        through: How a row's features move β_C.
+        start: How many samples the start counts for, one number per group.
+        beta: β, `(q, d)`.
+        gain: Its gain.
+        skipped: The layer's counter.
+        gradient: The implicit gradient; without it β is a constant of the gradient.
+        rule: What the layer fixes.
         shared: Whether features are `(n, d, positions)`, with one coefficient for all positions.
     """
 
-    groups: tuple[int, ...]
-    step: float
-    measured: Measured
+    batch: WhitenedBatch
+    through: Tensor
+    start: Tensor
+    beta: Tensor
+    gain: gain.GainState
+    skipped: Tensor
+    gradient: bilevel.ImplicitGradient | None
+    rule: UpdateRule
     shared: bool
 
 
-class Work(NamedTuple):
-    """What a step reads and moves beside the features; see `Rows`, `Fit` and `PMDN`.
-
-    It goes through autograd as one thing: looking at each of these tensors would cost more than launching the kernels.
-    """
-
-    removal: Tensor
-    fit: Fit
-    prior: Tensor
-    beta: Tensor
-    gain: tuple[Tensor, ...]
-    skipped: Tensor
-    response: tuple[Tensor, ...]
-
-
 class FusedResidual(torch.autograd.Function):
-    """What `PMDN._learn` and `BilevelResidual` do; without the response, the gradient takes β as a constant."""
+    """What `update.update` and `BilevelResidual` do, by the kernels."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, rule: Rule, work: Work) -> Tensor:
+    def forward(ctx: Any, x: Tensor, step: FusedStep) -> Tensor:
         """Move β and the gain in place and return `f − c β_C`."""
         from deconfound.layers.pmdn.kernels import ops
 
-        fit = work.fit
-        flat, channels = (_pooled(x), 0) if rule.shared else in_memory(x)
+        batch, rule = step.batch, step.rule
+        flat, channels = (_pooled(x), 0) if step.shared else rows_in_memory(x)
         out, rate = ops.call(
-            ops.descend, flat, fit.regressors, fit.weighted, fit.weights, work.removal, fit.gram, fit.count,
-            work.prior, work.beta, *work.gain, work.skipped, list(rule.groups), list(rule.measured), rule.step, GAIN,
-            channels, not rule.shared,
+            ops.pmdn_forward, flat, batch.regressors, batch.weighted, batch.weights, batch.confounds, batch.gram(),
+            batch.counts(), step.start, step.beta, *step.gain, step.skipped, list(rule.sizes), list(rule.sampled),
+            rule.step, GAIN, channels, not step.shared,
         )  # fmt: skip
-        if work.response:
-            ctx.save_for_backward(work.removal, fit.pull)
-            ctx.response = work.response
-            ctx.rate = None if rule.step == 0 else rate
-            ctx.rule = rule
-        else:
-            ctx.response = ()
-        return _add(x, out) if rule.shared else like_memory(out, x, channels)
+        ctx.step = step
+        if step.gradient is not None:
+            ctx.save_for_backward(batch.confounds, step.through)
+            ctx.rate = rate if rule.step else None
+        return _add(x, out) if step.shared else like_memory(out, x, channels)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
         """Add the way through β to the gradient."""
-        gradient = gradients[0]
-        if not ctx.response:
-            return gradient, None, None
         from deconfound.layers.pmdn.kernels import ops
 
-        removal, pull = ctx.saved_tensors
-        shared = ctx.rule.shared
-        flat, channels = (_total(gradient), 0) if shared else in_memory(gradient)
-        positions = gradient[0, 0].numel() if shared else 1
+        gradient, step = gradients[0], ctx.step
+        if step.gradient is None:
+            return gradient, None
+        if not bilevel.learns_now(ctx, step.batch):
+            flat = gradient.float() if step.shared else gradient.float().flatten(1)
+            through = bilevel.way_through(flat, ctx.saved_tensors[1], step.gradient)
+            return through.reshape(gradient.shape).to(gradient.dtype), None
+        if not torch.compiler.is_compiling():
+            bilevel.refuse_second_derivatives()
+        confounds, through = ctx.saved_tensors
+        flat, channels = (_total(gradient), 0) if step.shared else rows_in_memory(gradient)
+        positions = gradient[0, 0].numel() if step.shared else 1
+        mean, size, state = step.gradient
         out = ops.call(
-            ops.respond, flat, removal, pull, *ctx.response, ctx.rate, positions, list(ctx.rule.measured), RESPONSE,
-            channels, not shared,
+            ops.pmdn_backward, flat, confounds, through, mean, size, *state, ctx.rate, positions,
+            list(step.rule.sampled), GRADIENT, channels, not step.shared,
         )  # fmt: skip
-        return _add(gradient, out) if shared else like_memory(out, gradient, channels), None, None
+        return _add(gradient, out) if step.shared else like_memory(out, gradient, channels), None
 
 
 def _pooled(x: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
 """The network's gradient when β follows the features: the answer to the paper's bi-level problem.
 
-For white regressors `β_C = E[z_C f]`, so a feature moves the loss directly and through β:
+With `β = G⁻¹ E[w R f]` and `G = E[w R Rᵀ]`, the identity for whitened metadata, a feature moves the loss directly and
+through β:
 
-    ∂L/∂f_j = g_j − z_jᵀ S / n,   S = E_i[c_i ĝ_i],   g_i = ∂L/∂r_i,   ĝ_i = n g_i
+    ∂L/∂f_j = g_j − z̃_jᵀ S / n,   S = E_i[c_i ĝ_i],   z̃_j = w_j (G⁻¹ R_j)_C / w̄,   g_i = ∂L/∂r_i,   ĝ_i = n g_i
 
 S is a property of the whole distribution and is averaged over batches like β, from a start at zero that counts for
 some samples: an S known from one small batch would push every feature the same wrong way. `ĝ` does not depend on
 the batch size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a
 schedule or a GradScaler may change at any step, so S is kept in units of the gradients' running size, which is measured
-on the features that the gain is measured on. A feature whose S would not be finite keeps the old one.
+on the sampled features. A feature whose S would not be finite keeps the old one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.layers.functional import products_and_some, residualize
-from deconfound.layers.pmdn.gain import WINDOW, GainState, adaptive_gain
-from deconfound.layers.pmdn.sampled import Measured
-from deconfound.layers.precision import full_precision
-from deconfound.layers.sync import add_tensors
+from deconfound.errors import DeconfoundError
+from deconfound.layers import torch_private
+from deconfound.layers.functional import products_and_sampled, residualize
+from deconfound.layers.pmdn.gain import (
+    TINY,
+    WINDOW,
+    GainState,
+    Numbers,
+    Sums,
+    adaptive_gain,
+    forgetting,
+    joined_numbers,
+    split_numbers,
+    sums,
+)
+from deconfound.layers.pmdn.sampled import Sampled
+from deconfound.layers.tensors import full_precision, processes, sum_over_processes
+from deconfound.layers.whitened import WhitenedBatch
 
 # A change of the gradients' size by this factor, and by this many times their usual spread, is a change of
 # the loss scale rather than noise.
@@ -31,87 +45,151 @@ JUMP = 1.4
 SPREADS = 6.0
 # So that one change of scale by a thousand does not pass for a wide spread.
 LARGEST_DEVIATION = 2.0
+# The least weight of a batch in the running size and its spread.
+LEAST = 0.02
 
 
-class Response(NamedTuple):
-    """The buffers that backward reads and writes.
+class ImplicitGradient(NamedTuple):
+    """The running average that backward reads and writes.
 
     Attributes:
-        mean: S in units of `exp(scale)`, `(q_C, d)`.
-        scale: Logarithm of the running size of ĝ, a scalar.
-        spread: Mean absolute deviation of that logarithm from batch to batch, times √n, a scalar.
+        mean: S in units of the gradients' size, `(q_C, d)`.
+        size: Logarithm of the running size of ĝ, and the mean absolute deviation of that logarithm from batch to batch
+            times √n, `(2,)`.
         gain: How far S moves towards a new batch.
     """
 
     mean: Tensor
-    scale: Tensor
-    spread: Tensor
+    size: Tensor
     gain: GainState
 
 
-def follow(response: Response, gradient: Tensor, removal: Tensor, rate: Tensor | None, measured: Measured) -> Response:
-    """Take in one batch of `ĝ = n g`.
+class _Seen(NamedTuple):
+    """One batch of gradients: `Σ c_i ĝ_i`, and `Σ ĝ_i²` of sampled features, weighted by ‖c_i‖² and by 1, `(2, m)`."""
+
+    total: Tensor
+    squares: Tensor
+    rows: int | Tensor
+
+
+@torch.no_grad()
+def update(
+    state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, rate: float | Tensor | None, sampled: Sampled
+) -> None:
+    """Take one batch of `ĝ = n g` into the running average, in place.
 
     Args:
-        response: The state so far.
+        state: The state so far.
         gradient: g, `(n, d)`.
-        removal: c, `(n, q_C)`.
+        batch: The metadata of these rows.
         rate: A fixed share of this batch in S; None for the adaptive gain.
-        measured: The features that are measured.
+        sampled: The features that the gain is computed on.
     """
     n = len(gradient)
-    rows = removal.new_full((), float(n))
-    total, some = products_and_some(gradient, removal * n, measured.of)
-    sizes = torch.linalg.vector_norm(some, dim=1) * n
-    rows, square, total = add_tensors(rows, sizes.square().sum(), total)
-    size = (square / (rows * some.shape[1])).sqrt()
-    finite = torch.isfinite(size)
-    started = response.gain.samples > 0
+    total, some = products_and_sampled(gradient, batch.confounds, sampled.of)
+    seen = _Seen(total * n, (batch.confound_squares() * (n * n)).T @ (some * some), n)
+    if processes() > 1:
+        rows = gradient.new_tensor(float(n))
+        seen = _Seen(*sum_over_processes(seen.total, seen.squares, rows))
+    if gradient.is_cpu and not torch.compiler.is_compiling():  # reading numbers back does not force a device sync
+        _update_on_host(state, seen, rate, sampled)
+    else:
+        _update_on_device(state, seen, rate, sampled)
 
-    change = torch.where(finite & (size > 0), size.log() - response.scale, 0.0)
-    jumped = change.abs() > (SPREADS * response.spread / rows.sqrt()).clamp(min=math.log(JUMP))
-    weight = (rows / (response.gain.samples + rows)).clamp(min=0.02)
-    scale = response.scale + torch.where(jumped | ~started, change, weight * change)
+
+def _update_on_host(state: ImplicitGradient, seen: _Seen, rate: float | Tensor | None, sampled: Sampled) -> None:
+    rows = float(seen.rows)
+    (past,) = split_numbers(state.gain.numbers.tolist())
+    of_features = seen.squares[1] / rows
+    mean_square = of_features.mean().item()
+    if not math.isfinite(mean_square):
+        return
+    size, spread = state.size.tolist()
+    change = 0.5 * math.log(mean_square) - size if mean_square > 0 else 0.0
+    weight = max(rows / (past.samples + rows), LEAST)
+    jumped = abs(change) > max(SPREADS * spread / math.sqrt(rows), math.log(JUMP))
+    size += change if jumped or not past.samples else weight * change
+    if past.samples:
+        spread += (min(abs(change), LARGEST_DEVIATION) * math.sqrt(rows) - spread) * weight
+    unit = math.exp(-size)
+
+    forget = forgetting(past.samples, rows)
+    scale = torch.lerp(state.gain.scale, of_features * (unit * unit), forget)
+    mean = sampled.of(state.mean)
+    total = sampled.of(seen.total) * unit
+    directions = torch.sub(total, mean, alpha=rows)
+    own = torch.cat([seen.squares[:1] * (unit * unit), total * mean, mean * mean])
+    values = sums(state.gain, directions, own, scale).tolist()
+    if not all(map(math.isfinite, values)):
+        return
+    adaptive, numbers = adaptive_gain(past, _sums_of(values, len(mean), rows), rows, rows, WINDOW)
+    share = adaptive if rate is None else float(rate)
+    new = torch.add(state.mean * (1 - share), seen.total, alpha=share * unit / rows)
+    if not sampled.all and not math.isfinite(new.sum()):
+        new = torch.where(torch.isfinite(new).all(0), new, state.mean)
+    state.mean.copy_(new)
+    state.size.copy_(state.size.new_tensor([size, spread]))
+    state.gain.numbers.copy_(state.gain.numbers.new_tensor(joined_numbers([numbers])))
+    state.gain.trend.mul_(1 - forget).add_(directions, alpha=forget / rows)
+    state.gain.scale.copy_(scale)
+
+
+def _update_on_device(state: ImplicitGradient, seen: _Seen, rate: float | Tensor | None, sampled: Sampled) -> None:
+    rows = seen.rows if isinstance(seen.rows, Tensor) else state.mean.new_tensor(float(seen.rows))
+    past: Numbers = split_numbers(state.gain.numbers)
+    of_features = seen.squares[1] / rows
+    mean_square = of_features.mean()
+    size, spread, started = state.size[0], state.size[1], past.samples > 0
+    finite = torch.isfinite(mean_square)
+    change = torch.where(finite & (mean_square > 0), 0.5 * mean_square.clamp(min=TINY).log() - size, 0.0)
+    weight = (rows / (past.samples + rows)).clamp(min=LEAST)
+    jumped = change.abs() > (SPREADS * spread / rows.sqrt()).clamp(min=math.log(JUMP))
+    size = size + torch.where(jumped | ~started, change, weight * change)
     deviation = change.abs().clamp(max=LARGEST_DEVIATION) * rows.sqrt()
-    spread = torch.lerp(response.spread, deviation, torch.where(started, weight, 0.0))
+    spread = torch.lerp(spread, deviation, torch.where(started, weight, 0.0))
+    unit = (-size).exp()
 
-    unit = (-scale).exp()
-    votes = _votes(measured.of(response.mean), some, n * unit, (sizes * unit).square(), removal)
-    adaptive, gain = adaptive_gain(response.gain, votes, rows, [removal.shape[1]], prior=WINDOW)
-    mean = torch.lerp(response.mean, total * (unit / rows), adaptive if rate is None else rate)
-    look = finite.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait
-    if not (look and torch.isfinite(mean.sum())):  # then so is every one of them
-        mean = torch.where(torch.isfinite(mean).all(0), mean, response.mean)
-    new = Response(mean, scale, spread, gain)
-    if look:
-        return new if finite else response
-    return _where(finite, new, response)
-
-
-def _votes(mean: Tensor, gradient: Tensor, unit: Tensor, squares: Tensor, removal: Tensor) -> Tensor:
-    """Each sample's `c_i ĝ_i − S` scaled to length one and summed, over the measured features.
-
-    Args:
-        mean: S of the measured features, `(q_C, m)`.
-        gradient: g of the measured features, `(n, m)`.
-        unit: What turns g into ĝ in units of S.
-        squares: `‖ĝ_i‖²` in units of S, `(n,)`.
-        removal: c, `(n, q_C)`.
-    """
-    parts = removal.square().sum(1) * squares + mean.square().sum()
-    squared = parts - 2 * unit * (removal * (gradient @ mean.T)).sum(1)
-    # Where the two parts cancel, what is left is rounding and must not count as a full vote.
-    lengths = torch.maximum(squared, 1e-6 * parts).clamp(min=torch.finfo(squared.dtype).tiny).rsqrt()
-    votes = (removal * (unit * lengths).unsqueeze(1)).T @ gradient - lengths.sum() * mean
-    (votes,) = add_tensors(votes)
-    return votes
+    forget = forgetting(past.samples, rows)
+    scale = torch.lerp(state.gain.scale, of_features * unit.square(), forget)
+    mean = sampled.of(state.mean)
+    total = sampled.of(seen.total) * unit
+    directions = total - rows * mean
+    own = torch.cat([seen.squares[:1] * unit.square(), total * mean, mean * mean])
+    values = sums(state.gain, directions, own, scale)
+    usable = finite & torch.isfinite(values).all()
+    q = len(mean)
+    adaptive, numbers = adaptive_gain(past, _device_sums_of(values, q, rows), rows, rows, WINDOW)
+    share = adaptive if rate is None else rate
+    new = torch.lerp(state.mean, seen.total * (unit / rows), share * torch.ones_like(unit))
+    moved = usable & torch.isfinite(new).all(0)
+    state.mean.copy_(torch.where(moved, new, state.mean))
+    joined = torch.cat([part.reshape(-1) for part in numbers])
+    trend = torch.lerp(state.gain.trend, directions / rows, forget)
+    for buffer, value in zip(
+        (state.size, *state.gain), (torch.stack([size, spread]), joined, trend, scale), strict=True
+    ):
+        buffer.copy_(torch.where(usable, value, buffer))
 
 
-def _where(condition: Tensor, new: Response, old: Response) -> Response:
-    gain = GainState(*(torch.where(condition, a, b) for a, b in zip(new.gain, old.gain, strict=True)))
-    mean = torch.where(condition, new.mean, old.mean)
-    scale = torch.where(condition, new.scale, old.scale)
-    return Response(mean, scale, torch.where(condition, new.spread, old.spread), gain)
+def _sums_of(values: list[float], q: int, rows: float) -> Sums:
+    """Of `c_i ĝ_i − S`, whose squares are `‖c_i ĝ_i‖² − 2 ⟨c_i ĝ_i, S⟩ + ‖S‖²`."""
+    own = values[2 * q] - 2 * math.fsum(values[2 * q + 1 : 3 * q + 1]) + rows * math.fsum(values[3 * q + 1 :])
+    return Sums(math.fsum(values[:q]), math.fsum(values[q : 2 * q]), max(own, 0.0))
+
+
+def _device_sums_of(values: Tensor, q: int, rows: Tensor) -> Sums:
+    square, product, first, cross, mean = values.split([q, q, 1, q, q])
+    own = first.sum() - 2 * cross.sum() + rows * mean.sum()
+    return Sums(square.sum().reshape(1), product.sum().reshape(1), own.clamp(min=0).reshape(1))
+
+
+def refuse_second_derivatives() -> None:
+    """Backward under `create_graph=True` while learning: what it learns has no derivative."""
+    if torch.is_grad_enabled():
+        raise DeconfoundError(
+            "a backward with create_graph=True must not change what PMDN has learned; got one in training with "
+            "gradient='bilevel'. Run it inside `with model.frozen_statistics():`, in eval, or with gradient='frozen'."
+        )
 
 
 class BilevelResidual(torch.autograd.Function):
@@ -121,21 +199,30 @@ class BilevelResidual(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        removal: Tensor,
-        pull: Tensor,
+        batch: WhitenedBatch,
+        through: Tensor,
         beta: Tensor,
-        rate: Tensor | None,
-        update: bool,
-        measured: Measured,
-        *response: Tensor,
+        rate: float | Tensor | None,
+        learn: bool,
+        sampled: Sampled,
+        state: ImplicitGradient,
     ) -> Tensor:
-        """Subtract `c β_C` from `x`, `(n, d)` or `(n, d, positions)`; `pull` is z_C; see `follow` for the rest."""
-        ctx.save_for_backward(removal, pull)
-        ctx.rate = rate
-        ctx.update = update
-        ctx.measured = measured
-        ctx.response = response
-        return residualize(x, removal, beta)
+        """Subtract `c β_C` from `x`, `(n, d)` or `(n, d, positions)`.
+
+        Args:
+            ctx: Of autograd.
+            x: The features.
+            batch: Their metadata.
+            through: z̃, how a row's features move β_C, `(n, q_C)`.
+            beta: β_C.
+            rate: See `update`.
+            learn: Whether backward moves S.
+            sampled: See `update`.
+            state: S.
+        """
+        ctx.save_for_backward(through)
+        ctx.batch, ctx.rate, ctx.learn, ctx.sampled, ctx.state = batch, rate, learn, sampled, state
+        return residualize(x, batch.confounds, beta)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -145,16 +232,26 @@ class BilevelResidual(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        removal, pull = ctx.saved_tensors
-        n, positions = len(gradient), gradient[0, 0].numel()
-        mean, scale, spread, *gain = ctx.response
-        response = Response(mean, scale, spread, GainState(*gain))
-        summed = gradient if gradient.ndim == 2 else gradient.sum(-1)
-        new = follow(response, summed, removal, ctx.rate, ctx.measured)
-        if ctx.update:
-            for buffer, value in zip(ctx.response, (new.mean, new.scale, new.spread, *new.gain), strict=True):
-                buffer.copy_(value)
-        else:
-            new = response
-        total = residualize(gradient, pull * (new.scale.exp() / (n * positions)), new.mean)
-        return (total, *[None] * (6 + len(ctx.response)))
+        (through,) = ctx.saved_tensors
+        state: ImplicitGradient = ctx.state
+        if ctx.learn and learns_now(ctx, ctx.batch):
+            refuse_second_derivatives()
+            summed = gradient if gradient.ndim == 2 else gradient.sum(-1)
+            update(state, summed, ctx.batch, ctx.rate, ctx.sampled)
+        return (way_through(gradient, through, state), *[None] * 7)
+
+
+def learns_now(ctx: Any, batch: WhitenedBatch) -> bool:
+    """Whether the backward that runs is one of training, and not one for a saliency map."""
+    if not batch.inputs_want_gradients or torch.compiler.is_compiling():
+        return True
+    return torch_private.backward_reaches_parameters(ctx)
+
+
+def way_through(gradient: Tensor, through: Tensor, state: ImplicitGradient) -> Tensor:
+    """`g − z̃ S / n`, for `(n, d)` or `(n, d, positions)`."""
+    positions = gradient.shape[2] if gradient.ndim == 3 else 1
+    count = len(gradient) * positions
+    if gradient.ndim == 2 and gradient.is_cpu and not torch.compiler.is_compiling() and not torch.is_grad_enabled():
+        return torch.addmm(gradient, through, state.mean, alpha=-math.exp(state.size[0].item()) / count)
+    return residualize(gradient, through * (state.size[0].exp() / count), state.mean)

@@ -10,19 +10,18 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.layers.base import MetadataLayer, Share
-from deconfound.layers.functional import Moments, cap_step, innovation, pool_positions, products_and_some, residualize
-from deconfound.layers.pmdn.fused import FusedResidual, Rule, Work
-from deconfound.layers.pmdn.gain import GainState, adaptive_gain, new_state, spread
-from deconfound.layers.pmdn.gradient import BilevelResidual
-from deconfound.layers.pmdn.sampled import measured_in
-from deconfound.layers.rows import Fit, Rows
-from deconfound.layers.sync import add_tensors, processes
+from deconfound.layers.base import LayerState, MetadataLayer, Share
+from deconfound.layers.functional import Moments, pool_positions, residualize, running_gram
+from deconfound.layers.pmdn.fused import FusedResidual, FusedStep
+from deconfound.layers.pmdn.gain import GainState, new_state
+from deconfound.layers.pmdn.gradient import BilevelResidual, ImplicitGradient
+from deconfound.layers.pmdn.sampled import Sampled, sample_of
+from deconfound.layers.pmdn.update import START, UpdateRule, update
+from deconfound.layers.tensors import processes, sum_over_processes
+from deconfound.layers.whitened import WhitenedBatch, groups_of, positive
 
-# How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
-START = 30.0
-# Errors shorter than this have no direction.
-SHORTEST = 1e-12
+# How many samples the identity counts for in the running Gram matrix of weighted rows.
+GRAM_PRIOR = 1.0
 
 
 class PMDN(MetadataLayer):
@@ -39,9 +38,10 @@ class PMDN(MetadataLayer):
     same β for any number of samples.
 
     Differs from the paper: Algorithm 1's two passes are one (`AlternatingPMDN` is the literal form; both give
-    the same β and, with `gradient="frozen"`, the same network gradients); metadata are white; an intercept is
-    fitted and never subtracted; and the network's gradient goes through β.
+    the same β and, with `gradient="frozen"`, the same network gradients); metadata are whitened; an intercept is
+    fitted and never subtracted, and starts at the mean of the first batch; and the network's gradient goes through β.
 
+    With weights the penalty is weighted, and the network's gradient accounts for weighted rows that are not white.
     With a weighted sampler β describes the sampled distribution.
 
     Args:
@@ -70,10 +70,12 @@ class PMDN(MetadataLayer):
     """
 
     beta: Tensor
-    prior: Tensor
-    response: Tensor
-    response_scale: Tensor
-    response_spread: Tensor
+    groups: Tensor
+    start: Tensor
+    mean_gram: Tensor
+    gradient_mean: Tensor
+    gradient_size: Tensor
+    gain_numbers: Tensor
 
     def __init__(
         self,
@@ -92,105 +94,109 @@ class PMDN(MetadataLayer):
         super().__init__(design, feature_shape, share=share, channel_axis=channel_axis)
         self.gradient = gradient
         self.step = step
-        self._measured = measured_in(self.coefficient_shape)
         self.register_buffer("beta", torch.zeros(self._directions, *self.coefficient_shape))
-        self._register_gain("gain", self._groups)
-        self.register_buffer("prior", torch.tensor([START, START, 0.0]), persistent=False)
+        self.register_buffer("mean_gram", torch.eye(self._directions))
+        self.register_buffer("groups", groups_of(self._sizes, self.beta), persistent=False)
+        self.register_buffer("start", torch.tensor(START), persistent=False)
         if gradient == "bilevel":
-            self.register_buffer("response", torch.zeros(design.confound_directions, *self.coefficient_shape))
-            self.register_buffer("response_scale", torch.zeros(()))
-            self.register_buffer("response_spread", torch.zeros(()))
-            self._register_gain("response_gain", [design.confound_directions])
+            self.register_buffer("gradient_mean", torch.zeros(design.confound_directions, *self.coefficient_shape))
+            self.register_buffer("gradient_size", torch.zeros(2))
+        self._sample(sample_of(self.coefficient_shape))
 
     @property
-    def _groups(self) -> list[int]:
+    def _sizes(self) -> tuple[int, int, int]:
         """The rows of β that share a gain: confounds, keep, intercept."""
-        confounds = self.design.confound_directions
-        return [confounds, self._directions - 1 - confounds, 1]
+        confounds = self.confound_map.shape[1]
+        return confounds, self._directions - 1 - confounds, 1
 
-    def _register_gain(self, prefix: str, sizes: list[int]) -> None:
-        some = self._measured.of(self._beta())
-        for name, value in new_state(sizes, some.shape[1])._asdict().items():
-            self.register_buffer(f"{prefix}_{name}", value)
+    def _sample(self, sampled: Sampled) -> None:
+        """Make the buffers of the gain for these features."""
+        fixed = {"adaptive": 0.0, "average": -1.0}.get(str(self.step))
+        self._rule = UpdateRule(self._sizes, float(self.step) if fixed is None else fixed, sampled)
+        count = sampled.of(self._beta()).shape[1]
+        self._register_gain("gain", new_state(3, self._directions, count))
+        if self.gradient == "bilevel":
+            self._register_gain("gradient", new_state(1, self.confound_map.shape[1], count))
+
+    def _register_gain(self, prefix: str, state: GainState) -> None:
+        for name, value in state._asdict().items():
+            self.register_buffer(f"{prefix}_{name}", value.to(self.beta))
 
     def _gain(self, prefix: str) -> GainState:
         buffers: dict[str, Any] = self._buffers  # torch looks for attributes in three places
         return GainState(*(buffers[f"{prefix}_{name}"] for name in GainState._fields))
 
+    def _implicit_gradient(self) -> ImplicitGradient:
+        return ImplicitGradient(self.gradient_mean.view(-1, self._features), self.gradient_size, self._gain("gradient"))
+
     def _beta(self) -> Tensor:
         return self.beta.reshape(self._directions, self._features)
 
-    def _train(self, x: Tensor, rows: Rows) -> Tensor:
-        assert rows.fit is not None
-        rate = self._learn(x.detach(), rows.fit) if self._may_update() else None
-        beta = self._beta()[: rows.removal.shape[1]]
+    def _extra_spec(self) -> dict[str, Any]:
+        return {"sampled": list(self._rule.sampled)}
+
+    def _prepare_for(self, found: LayerState, state_dict: dict[str, Any], prefix: str) -> None:
+        """The gain goes on with the features that the checkpoint sampled, whatever a new layer would sample."""
+        sampled = Sampled(*found.spec.get("sampled", self._rule.sampled))
+        if sampled != self._rule.sampled:
+            self._sample(sampled)
+
+    def _upgrade(self, state_dict: dict[str, Any], prefix: str) -> None:
+        samples = state_dict.get(prefix + "gain_samples")
+        super()._upgrade(state_dict, prefix)
+        numbers = torch.zeros_like(self.gain_numbers)
+        numbers[0] = 0.0 if samples is None else samples
+        for name in ("gain", "gradient"):
+            for part in GainState._fields:
+                if f"{prefix}{name}_{part}" in state_dict:
+                    state_dict[f"{prefix}{name}_{part}"] = torch.zeros_like(getattr(self, f"{name}_{part}"))
+        state_dict[prefix + "gain_numbers"] = numbers
+
+    def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
+        rate: float | Tensor | None = None
+        through = self._through(batch) if self.gradient == "bilevel" else batch.confounds
+        if self._may_update():
+            features = pool_positions(x.detach())
+            rate = update(self._beta(), self._gain("gain"), self.skipped, features, batch, self._rule, self.groups)
+        beta = self._beta()[: batch.confounds.shape[1]]
         if self.gradient == "frozen":
-            return residualize(x, rows.removal, beta.clone())
-        fixed = None if self.step == "adaptive" else rate
+            return residualize(x, batch.confounds, beta.clone())
+        fixed = rate if self._rule.step else None
         learn = self.updating  # also where activations are recomputed: backward runs once
         residual: Tensor = BilevelResidual.apply(
-            x, rows.removal, rows.fit.pull, beta, fixed, learn, self._measured, *self._response()
+            x, batch, through, beta, fixed, learn, self._rule.sampled, self._implicit_gradient()
         )
         return residual
 
-    def _fused(self, x: Tensor, rows: Rows) -> Tensor | None:
+    def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
         """Training in one pass over the features; with other processes, their sums come between its two halves."""
-        if rows.fit is None:
-            return super()._fused(x, rows)
+        if not batch.fits:
+            return super()._fused(x, batch)
         if processes() > 1 or not self._may_update():
             return None
-        response = self._response() if self.gradient == "bilevel" else ()
-        rule = Rule(tuple(self._groups), self._fixed_step(), self._measured, self.share is not None)
         flat = self._flatten(x) if self.share else x
-        work = Work(rows.removal, rows.fit, self.prior, self._beta(), self._gain("gain"), self.skipped, response)
-        out: Tensor = FusedResidual.apply(flat, rule, work)
+        gradient = self._implicit_gradient() if self.gradient == "bilevel" else None
+        through = batch.confounds if gradient is None else self._through(batch).contiguous()
+        step = FusedStep(
+            batch, through, self.start, self._beta(), self._gain("gain"), self.skipped, gradient, self._rule,
+            self.share is not None,
+        )  # fmt: skip
+        out: Tensor = FusedResidual.apply(flat, step)
         return self._unflatten(out, x) if self.share else out
 
-    def _response(self) -> tuple[Tensor, ...]:
-        """What backward follows: S, its scale and spread, and its gain."""
-        mean = self.response.view(-1, self._features)
-        return (mean, self.response_scale, self.response_spread, *self._gain("response_gain"))
-
-    def _fixed_step(self) -> float:
-        """As the kernels read it: 0 for the adaptive gain, −1 for the plain average."""
-        return {"adaptive": 0.0, "average": -1.0}[self.step] if isinstance(self.step, str) else float(self.step)
-
     @torch.no_grad()
-    def _learn(self, x: Tensor, fit: Fit) -> Tensor:
-        """One step on the penalty; returns the share of this batch in the running averages.
-
-        Where what is measured is not finite nothing moves; elsewhere a feature that is not finite keeps its β.
-        """
-        features = pool_positions(x)
-        beta = self._beta()
-        cross, some = products_and_some(features, fit.weighted, self._measured.of)
-        gram, cross, count, votes = add_tensors(fit.gram, cross, fit.count, self._votes(some, fit))
-        batch = Moments(gram, cross, count)
-        state = self._gain("gain")
-        rate, new = adaptive_gain(state, votes, count, self._groups, self.prior)
-        finite = torch.isfinite(rate).all()
-        if self.step == "average":
-            rate = (count / (state.samples + count).clamp(min=1)).expand_as(rate)
-        elif self.step != "adaptive":
-            rate = torch.full_like(rate, float(self.step))
-        step = cap_step(rate, batch)
-        new = GainState(new.agreement, new.samples, step / count.clamp(min=1), new.trend)
-        usable = finite & (count > 0)
-        stepped = torch.addcmul(beta, spread(step, self._groups), innovation(beta, batch))
-        look = usable.is_cpu and not torch.compiler.is_compiling()  # makes no CPU wait
-        if look and usable & torch.isfinite(stepped.sum()):  # then so is every one of them
-            beta.copy_(stepped)
-            torch._foreach_copy_(list(state), list(new))
-            return rate[0]
-        moved = torch.isfinite(stepped).all(0)
-        self._count_skip(finite & moved.all())
-        beta.copy_(torch.where(usable & moved, stepped, beta))
-        for buffer, value in zip(state, new, strict=True):
-            buffer.copy_(torch.where(usable, value, buffer))
-        return rate[0]
-
-    def _votes(self, some: Tensor, fit: Fit) -> Tensor:
-        """What each row alone would move β by, `R_i e_i`, scaled to length one in each group and summed."""
-        errors = residualize(some, fit.regressors, self._measured.of(self._beta()))
-        lengths: Tensor = torch.linalg.vector_norm(errors, dim=1, keepdim=True).clamp(min=SHORTEST)
-        return (fit.directions(self._groups) / lengths).T @ errors
+    def _through(self, batch: WhitenedBatch) -> Tensor:
+        """z̃, how a row's features move β_C: `z_C`, unless weights make the rows that take part other than white."""
+        directions = batch.confounds.shape[1]
+        if batch.weights is None:
+            return batch.regressors[:, :directions]
+        gram, counts, rows = sum_over_processes(
+            batch.gram(), batch.counts(), batch.weights.new_tensor(float(len(batch.weights)))
+        )
+        count = positive(counts[0])
+        if self._may_update():
+            of_batch = Moments(gram, gram, count)
+            mean = running_gram(self.mean_gram, self.gain_numbers[0], of_batch, GRAM_PRIOR)
+            self.mean_gram.copy_(torch.where((counts[0] > 0) & torch.isfinite(mean).all(), mean, self.mean_gram))
+        solved: Tensor = torch.linalg.solve_ex(self.mean_gram, batch.weighted.T)[0]  # type: ignore[union-attr]
+        return solved[:directions].T * (rows / count)

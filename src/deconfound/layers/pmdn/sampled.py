@@ -1,4 +1,4 @@
-"""Which features of a layer are measured: runs of neighbours all over a sample, at one distance from each other.
+"""Which features the gain is computed on: runs of neighbours all over a sample, at one distance from each other.
 
 Neighbours lie together in memory, and a distance is all that a GPU needs to know to find them. It must suit the shape
 of a sample: runs that lie a whole number of image rows apart, or nearly, see one edge of every image and nothing of the
@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-# About so many features are measured; all of them where they are less than twice as many.
-MEASURED_FEATURES = 1024
+# About so many features are sampled; all of them where they are less than twice as many.
+SAMPLED_FEATURES = 1024
 # A run fills a sector of a GPU's memory.
 RUN = 8
 # At most so many distances are tried.
 TRIED = 61
 
 
-class Measured(NamedTuple):
+class Sampled(NamedTuple):
     """The first `run` features of every `apart` of them.
 
     Attributes:
-        run: How many neighbours are measured.
+        run: How many neighbours are sampled.
         apart: From the first of them to the first of the next run.
     """
 
@@ -35,23 +35,28 @@ class Measured(NamedTuple):
     apart: int
 
     def of(self, matrix: Tensor) -> Tensor:
-        """The measured features, of a matrix with all of them in each row."""
+        """The sampled features, of a matrix with all of them in each row."""
         return matrix if self.apart == self.run else matrix.unfold(1, self.run, self.apart).flatten(1)
 
+    @property
+    def all(self) -> bool:
+        """Whether every feature is sampled."""
+        return self.apart == self.run
 
-def measured_in(shape: tuple[int, ...]) -> Measured:
-    """What is measured of samples of this shape.
+
+def sample_of(shape: tuple[int, ...]) -> Sampled:
+    """The features that are sampled where a sample has this shape.
 
     Example:
-        >>> measured_in((16, 8, 8))  # every feature
-        Measured(run=8, apart=8)
-        >>> measured_in((128, 28, 28))
-        Measured(run=8, apart=712)
+        >>> sample_of((16, 8, 8))  # every feature
+        Sampled(run=8, apart=8)
+        >>> sample_of((128, 28, 28))
+        Sampled(run=8, apart=712)
     """
     features = math.prod(shape)
-    usual = features // MEASURED_FEATURES
+    usual = features // SAMPLED_FEATURES
     if usual < 2:
-        return Measured(RUN, RUN)
+        return Sampled(RUN, RUN)
     least, span = usual - usual // 8, usual // 3 + 2
     tried = sorted({_prime_from(least + span * i // TRIED) for i in range(1, TRIED + 1)})
     periods = {math.prod(shape[axis:]) for axis in range(1, len(shape))} - {1, features}
@@ -59,7 +64,7 @@ def measured_in(shape: tuple[int, ...]) -> Measured:
     def stretch(every: int) -> float:
         return sum(_stretch(features, RUN * every, period) for period in periods)
 
-    return Measured(RUN, RUN * min(tried, key=stretch))
+    return Sampled(RUN, RUN * min(tried, key=stretch))
 
 
 def _prime_from(number: int) -> int:
@@ -73,4 +78,4 @@ def _stretch(features: int, apart: int, period: int) -> float:
     """The widest gap between the starts of runs within a period, over what it would be if they were evenly spread."""
     starts = sorted({start % period for start in range(0, features - RUN + 1, apart)})
     widest = max(after - before for before, after in pairwise([*starts, starts[0] + period]))
-    return widest / max(RUN, period * RUN / MEASURED_FEATURES)
+    return widest / max(RUN, period * RUN / SAMPLED_FEATURES)

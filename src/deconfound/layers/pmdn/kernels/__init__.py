@@ -18,6 +18,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from deconfound.layers import torch_private
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AVAILABLE = os.environ.get("DECONFOUND_KERNELS", "1") != "0" and find_spec("triton") is not None
 
@@ -37,10 +39,5 @@ def usable(features: Tensor, coefficients: Tensor) -> bool:
         and coefficients.shape[0] <= MOST_REGRESSORS
         and features.numel() > 0
         and coefficients.numel() > 0
-        and not _exporting()
+        and not torch_private.is_exporting()
     )
-
-
-def _exporting() -> bool:
-    """`torch.compiler.is_exporting()`, which up to torch 2.11 is true in compiled code as well, or is missing."""
-    return bool(getattr(torch.compiler, "_is_exporting_flag", False))

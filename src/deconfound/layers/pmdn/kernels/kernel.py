@@ -14,14 +14,14 @@ from deconfound.layers.pmdn.kernels import INTERPRETED
 from deconfound.layers.pmdn.kernels.language import VERSION, wait_for_previous
 
 Number = int | float
-# Calls of so many kinds are remembered, so that a service with inputs of ever new sizes does not remember all of them.
+# So many kinds of launches are remembered: a service with inputs of ever new sizes does not remember all of them.
 MOST_REMEMBERED = 4096
 # Since Triton 3.3 a compiled form takes all arguments of its function.
 DIRECT = VERSION >= (3, 3) and not INTERPRETED
 
 
-class Call:
-    """A call of one of our Triton functions, with everything but its tensors; made once for each kind of call.
+class Launch:
+    """A launch of one of our Triton functions, with everything but its tensors; made once for each kind of launch.
 
     Triton looks at every argument of every launch to see which of its compiled forms fits. What decides is the type and
     the alignment of tensors and the value of everything else; for tensors of a kind that has come before, the compiled

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deconfound.layers.pmdn.kernels import deciding, launch
-from deconfound.layers.pmdn.kernels.order import in_memory_order
+from deconfound.layers.tensors import in_memory_order
 
 
 def cross(features: Tensor, regressors: Tensor) -> Tensor:
@@ -17,86 +17,71 @@ def cross(features: Tensor, regressors: Tensor) -> Tensor:
     return launch.cross(features, regressors)
 
 
-def subtract(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tensor:
+def subtract(features: Tensor, confounds: Tensor, coefficients: Tensor) -> Tensor:
     """`f − c β`, `(n, d)`, in the type of the features."""
-    return launch.subtract(features, removal, coefficients)
+    return launch.subtract(features, confounds, coefficients)
 
 
-def descend(
+def pmdn_forward(
     features: Tensor,
     regressors: Tensor,
     weighted: Tensor,
     weights: Tensor | None,
-    removal: Tensor,
+    confounds: Tensor,
     gram: Tensor,
-    count: Tensor,
-    prior: Tensor,
+    counts: Tensor,
+    start: Tensor,
     beta: Tensor,
-    agreement: Tensor,
-    samples: Tensor,
-    step: Tensor,
+    numbers: Tensor,
     trend: Tensor,
+    scale: Tensor,
     skipped: Tensor,
     groups: Sequence[int],
     runs: Sequence[int],
-    size: float,
+    step: float,
     constants: Sequence[float],
     channels: int,
-    keep: bool,
+    whole: bool,
 ) -> tuple[Tensor, Tensor]:
     """One step of PMDN on its penalty, and the residual; see `deciding.decide_step` and `launch.move`.
 
     Returns:
-        `f − c β_C` with the new β, or without `keep` `− c β_C`; and the share of this batch in the averages.
+        `f − c β_C` with the new β, or without `whole` `− c β_C`; and the share of this batch in the averages.
     """
-    features, state = launch.row_by_row(features), (agreement, samples, step, trend)
+    features = launch.row_by_row(features)
     ordered = in_memory_order(beta, channels)  # before the decision, so that the pass comes right after it
-    numbers, flag, rate = deciding.decide_step(
-        features,
-        regressors,
-        weights,
-        gram,
-        count,
-        prior,
-        beta,
-        state,
-        skipped,
-        groups,
-        runs,
-        size,
-        constants,
-        channels,
-    )
-    out = launch.move(features, ordered, weighted, removal, gram, numbers, flag, skipped, keep, early=True)
+    decided, flag, rate = deciding.decide_step(
+        features, regressors, weighted, weights, gram, counts, start, beta, (numbers, trend, scale), skipped, groups,
+        runs, step, constants, channels,
+    )  # fmt: skip
+    out = launch.move(features, ordered, weighted, confounds, gram, decided, flag, skipped, whole, early=True)
     _put_back(beta, ordered, channels)
     return out, rate
 
 
-def respond(
+def pmdn_backward(
     gradient: Tensor,
-    removal: Tensor,
-    regressors: Tensor,
+    confounds: Tensor,
+    through: Tensor,
     mean: Tensor,
-    scale: Tensor,
-    spread: Tensor,
-    agreement: Tensor,
-    samples: Tensor,
-    step: Tensor,
+    size: Tensor,
+    numbers: Tensor,
     trend: Tensor,
+    scale: Tensor,
     rate: Tensor | None,
     positions: int,
     runs: Sequence[int],
     constants: Sequence[float],
     channels: int,
-    keep: bool,
+    whole: bool,
 ) -> Tensor:
-    """Take one batch of gradients into S, and add the way through β; see `deciding.decide_response`."""
-    gradient, state = launch.row_by_row(gradient), (agreement, samples, step, trend)
+    """Take one batch of gradients into S, and add the way through β; see `deciding.decide_average`."""
+    gradient, state = launch.row_by_row(gradient), (numbers, trend, scale)
     ordered = in_memory_order(mean, channels)
-    numbers = deciding.decide_response(
-        gradient, removal, mean, scale, spread, state, rate, positions, runs, constants, channels
+    decided = deciding.decide_average(
+        gradient, confounds, mean, size, state, rate, positions, runs, constants, channels
     )
-    out = launch.move(gradient, ordered, removal, regressors, None, numbers, None, None, keep, early=True)
+    out = launch.move(gradient, ordered, confounds, through, None, decided, None, None, whole, early=True)
     _put_back(mean, ordered, channels)
     return out
 
@@ -108,12 +93,12 @@ def _put_back(coefficients: Tensor, ordered: Tensor, channels: int) -> None:
 
 
 def _register() -> dict[str, Any]:
-    state = ("agreement", "samples", "step", "trend")
+    state = ("numbers", "trend", "scale")
     mutated: dict[Callable[..., Any], tuple[str, ...]] = {
         cross: (),
         subtract: (),
-        descend: ("beta", "skipped", *state),
-        respond: ("mean", "scale", "spread", *state),
+        pmdn_forward: ("beta", "skipped", *state),
+        pmdn_backward: ("mean", "size", *state),
     }
     return {
         function.__name__: torch.library.custom_op(f"deconfound::{function.__name__}", function, mutates_args=names)
@@ -124,30 +109,30 @@ def _register() -> dict[str, Any]:
 _OPERATORS = _register()
 
 
-def _like(features: Tensor, keep: bool) -> Tensor:
-    return features.new_empty(features.shape, dtype=features.dtype if keep else torch.float32)
+def _like(features: Tensor, whole: bool) -> Tensor:
+    return features.new_empty(features.shape, dtype=features.dtype if whole else torch.float32)
 
 
 def _cross_shape(features: Tensor, regressors: Tensor) -> Tensor:
     return features.new_empty((regressors.shape[1], features.shape[1]), dtype=torch.float32)
 
 
-def _subtract_shape(features: Tensor, removal: Tensor, coefficients: Tensor) -> Tensor:
+def _subtract_shape(features: Tensor, confounds: Tensor, coefficients: Tensor) -> Tensor:
     return features.new_empty(features.shape)
 
 
-def _descend_shape(features: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def _forward_shape(features: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return _like(features, others[-1]), features.new_empty((1,), dtype=torch.float32)
 
 
-def _respond_shape(gradient: Tensor, *others: Any) -> Tensor:
+def _backward_shape(gradient: Tensor, *others: Any) -> Tensor:
     return _like(gradient, others[-1])
 
 
 _OPERATORS["cross"].register_fake(_cross_shape)
 _OPERATORS["subtract"].register_fake(_subtract_shape)
-_OPERATORS["descend"].register_fake(_descend_shape)
-_OPERATORS["respond"].register_fake(_respond_shape)
+_OPERATORS["pmdn_forward"].register_fake(_forward_shape)
+_OPERATORS["pmdn_backward"].register_fake(_backward_shape)
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:

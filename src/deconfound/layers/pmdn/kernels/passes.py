@@ -98,12 +98,12 @@ def add_products(
 
 @jit
 def take_away(
-    block, c, rows, n, beta, ROW: tl.constexpr, COL: tl.constexpr, QC: tl.constexpr, KEEP: tl.constexpr,
+    block, c, rows, n, beta, ROW: tl.constexpr, COL: tl.constexpr, QC: tl.constexpr, WHOLE: tl.constexpr,
     FULL: tl.constexpr,
 ):  # fmt: skip
-    """A block without `c β`, in float32, for a tuple of rows of β; without KEEP `− c β` alone."""
+    """A block without `c β`, in float32, for a tuple of rows of β; without WHOLE `− c β` alone."""
     left = block.to(tl.float32)
-    if not KEEP:
+    if not WHOLE:
         left = tl.zeros_like(left)
     for k in tl.static_range(QC):
         left -= load_column(c, rows, k, n, ROW, COL, FULL)[:, None] * beta[k][None, :]
@@ -128,7 +128,12 @@ def move_coefficients(
     else:
         explained = old
     step = tl.load(numbers + ks, mask=ks < Q, other=0.0)
-    new = old + step[:, None] * (tl.load(numbers + Q) * towards - explained)
+    move = tl.load(numbers + Q) * towards - explained
+    if GRAM:  # the last coefficient is the intercept's, which the others come after
+        sums = tl.load(gram + ks * Q + Q - 1, mask=ks < Q - 1, other=0.0) * tl.load(numbers + Q + 2)
+        intercept = tl.sum(tl.where((ks == Q - 1)[:, None], move, 0.0), axis=0)
+        move -= sums[:, None] * intercept[None, :]
+    new = old + step[:, None] * move
     bad = tl.max(tl.where(is_finite(new), 0, 1), axis=0)
     tl.debug_barrier()  # other threads of this program may still read the old coefficients
     tl.store(coefficients + where, tl.where((bad == 0)[None, :], new, old), mask=there)
@@ -145,14 +150,15 @@ def move_and_subtract(
     x, out, coefficients, r, c, gram, numbers, flag, skipped, n, d, x_row,
     R_ROW: tl.constexpr, R_COL: tl.constexpr, C_ROW: tl.constexpr, C_COL: tl.constexpr,
     Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
-    GRAM: tl.constexpr, KEEP: tl.constexpr, HOLD: tl.constexpr, EARLY: tl.constexpr, EVEN: tl.constexpr,
+    GRAM: tl.constexpr, WHOLE: tl.constexpr, HOLD: tl.constexpr, EARLY: tl.constexpr, EVEN: tl.constexpr,
     WIDE: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Move the coefficients of some features towards this batch and subtract `c β` from all its rows.
 
-    `numbers` holds a step for each of Q rows, then a and b: β ← β + step (a rᵀx − G β) and out = x − b c β, with the
-    Gram matrix G, or without it the identity. A feature whose new coefficients are not finite keeps the old ones;
-    with a Gram matrix the first program that meets one counts the batch as skipped. Without KEEP, x is left out of
+    `numbers` holds a step for each of Q rows, then a, b and h: β ← β + step (ν − h G₀ ν₀) with ν = a rᵀx − G β, and
+    out = x − b c β, with the Gram matrix G, or without it the identity and h = 0; G₀ and ν₀ belong to the last row, the
+    intercept's, which itself moves by ν₀ alone. A feature whose new coefficients are not finite keeps the old ones;
+    with a Gram matrix the first program that meets one counts the batch as skipped. Without WHOLE, x is left out of
     the difference.
 
     A program takes all samples of its features, block by block, and then the same blocks again, beginning with the
@@ -179,12 +185,12 @@ def move_and_subtract(
         beta = beta + (load_row(coefficients, k, d, cols, d) * last,)
     if not HOLD:
         block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, EVEN, "evict_first")
-    left = take_away(block, c, rows, n, beta, C_ROW, C_COL, QC, KEEP, EVEN)
+    left = take_away(block, c, rows, n, beta, C_ROW, C_COL, QC, WHOLE, EVEN)
     store_block(out, left, rows, cols, n, d, WIDE, EDGE, EVEN, "evict_first")
     for start in range(0, final, BA * BB):
         rows = row_block(start, BA, BB)
         block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, True, "evict_first")
-        left = take_away(block, c, rows, n, beta, C_ROW, C_COL, QC, KEEP, True)
+        left = take_away(block, c, rows, n, beta, C_ROW, C_COL, QC, WHOLE, True)
         store_block(out, left, rows, cols, n, d, WIDE, EDGE, True, "evict_first")
 
 

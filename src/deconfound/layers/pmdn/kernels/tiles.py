@@ -1,4 +1,4 @@
-"""How a pass is cut into programs. The section `tiles` of `deconfound bench` times these cuts beside others."""
+"""The tiles of a pass, one program's share of it. The section `tiles` of `deconfound bench` times them and others."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def whole_pass(n: int, d: int, q: int, itemsize: int) -> Tile:
 @cache
 def products(n: int, d: int) -> Tile:
     """For sums over samples alone."""
-    return _cut(n, min(512, _enough_programs(d)))
+    return _blocks_of_four_warps(n, min(512, _enough_programs(d)))
 
 
 @cache
 def subtraction(n: int, d: int) -> Tile:
     """For subtracting alone."""
-    return _cut(n, min(1024, _enough_programs(d)))
+    return _blocks_of_four_warps(n, min(1024, _enough_programs(d)))
 
 
-def _cut(n: int, features: int) -> Tile:
+def _blocks_of_four_warps(n: int, features: int) -> Tile:
     """Blocks of four warps with at most 64 numbers a thread."""
     return Tile(min(power_of_two(n), max(8, 4096 // features), 64), features, 4)
 

@@ -7,7 +7,7 @@ import torch
 
 import deconfound as dc
 from deconfound.layers.pmdn.gain import new_state
-from deconfound.layers.pmdn.sampled import MEASURED_FEATURES, Measured, measured_in
+from deconfound.layers.pmdn.sampled import SAMPLED_FEATURES, Sampled, sample_of
 
 SHAPES = [
     (128, 28, 28), (256, 14, 14), (64, 56, 56), (64, 112, 112), (64, 64, 64), (16, 32, 32, 32), (1, 64, 64, 64),
@@ -38,12 +38,12 @@ def unseen(shape, measured):
 @pytest.mark.parametrize("features", [1, 7, 8, 84, 1023, 1024, 2047])
 def test_up_to_twice_the_number_every_feature_is_measured(features):
     matrix = torch.arange(2.0 * features).view(2, features)
-    assert torch.equal(measured_in((features,)).of(matrix), matrix)
+    assert torch.equal(sample_of((features,)).of(matrix), matrix)
 
 
 @pytest.mark.parametrize("features", [2048, 2100, 12_544, 73_728, 151_296, 262_144, 1_000_003])
 def test_of_more_features_runs_of_neighbours_are_measured_from_end_to_end(features):
-    measured = measured_in((features,))
+    measured = sample_of((features,))
     found = places((features,), measured)
     each = found.view(-1, measured.run)
     assert torch.equal(each, each[:, :1] + torch.arange(measured.run))
@@ -54,38 +54,38 @@ def test_of_more_features_runs_of_neighbours_are_measured_from_end_to_end(featur
 
 
 def test_the_state_has_a_trend_for_each_of_them():
-    assert new_state([2, 0, 1], 84).trend.shape == (3, 84)
+    assert new_state(3, 3, 84).trend.shape == (3, 84)
     design = dc.Design(confounds=["age"]).fit({"age": [50.0, 60.0, 70.0]})
     layer = dc.PMDN(design, (16, 28, 28))
-    assert layer.gain_trend.shape == (2, len(places((16, 28, 28), measured_in((16, 28, 28)))))
+    assert layer.gain_trend.shape == (2, len(places((16, 28, 28), sample_of((16, 28, 28)))))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_they_lie_all_over_an_image(shape):
     """As many places of an image as there are, or most of as many as are measured."""
     image = math.prod(shape[1:])
-    found = places(shape, measured_in(shape)) % image
-    assert len(found.unique()) > 0.8 * min(image, MEASURED_FEATURES)
+    found = places(shape, sample_of(shape)) % image
+    assert len(found.unique()) > 0.8 * min(image, SAMPLED_FEATURES)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *HARD], ids=str)
 def test_no_large_part_of_a_row_slice_or_channel_goes_unseen(shape):
-    assert unseen(shape, measured_in(shape)) < 0.05
-    assert 450 < len(places(shape, measured_in(shape))) < 2048
+    assert unseen(shape, sample_of(shape)) < 0.05
+    assert 450 < len(places(shape, sample_of(shape))) < 2048
 
 
 def test_a_distance_that_does_not_know_the_shape_leaves_such_parts():
-    assert unseen((8, 28, 28), Measured(8, 8 * 7)) > 0.7
-    assert unseen((384, 32, 32, 32), Measured(8, 8 * 12_289)) > 0.9
+    assert unseen((8, 28, 28), Sampled(8, 8 * 7)) > 0.7
+    assert unseen((384, 32, 32, 32), Sampled(8, 8 * 12_289)) > 0.9
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (480, 32, 32), (24, 144, 144), (96, 72, 72)], ids=str)
 def test_most_of_an_image_is_seen_where_its_shape_is_not_known(shape):
-    assert unseen(shape, measured_in((math.prod(shape),))) < 0.3
+    assert unseen(shape, sample_of((math.prod(shape),))) < 0.3
 
 
 def test_an_axis_of_one_changes_nothing():
-    assert measured_in((1, 128, 14, 14)) == measured_in((128, 14, 14)) == measured_in((128, 14, 14, 1))
+    assert sample_of((1, 128, 14, 14)) == sample_of((128, 14, 14)) == sample_of((128, 14, 14, 1))
 
 
 @pytest.mark.parametrize("shape", [(128, 28, 28), (8, 28, 28)], ids=str)

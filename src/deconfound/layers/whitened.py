@@ -1,0 +1,233 @@
+"""Metadata on their way into a layer: checked, moved, and whitened with the design's matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.design import Design
+from deconfound.errors import ShapeError
+from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound
+from deconfound.layers.tensors import exact_type
+
+T = TypeVar("T")
+Metadata = Tensor | NDArray[np.floating]
+
+
+class WhitenedBatch:
+    """One batch of metadata in whitened units; the layers of one design share it.
+
+    Attributes:
+        confounds: `c`, `(n, q_C)`: what is multiplied by β_C and subtracted.
+        regressors: `R = [z_C, z_L, 1]`, `(n, q)`; None in eval.
+        weights: `(n,)`, how many samples each row counts for in the fit; None when each counts once.
+        weighted: R with each row times its weight, `(n, q)`.
+        inputs_want_gradients: Whether the network's inputs require gradients, as for a saliency map.
+    """
+
+    def __init__(self, confounds: Tensor, regressors: Tensor | None = None, weights: Tensor | None = None) -> None:
+        self.confounds = confounds
+        self._regressors = regressors
+        self.weights = weights
+        self.weighted = regressors if weights is None or regressors is None else regressors * weights.unsqueeze(1)
+        self.inputs_want_gradients = False
+        self._made: dict[str, Any] = {}
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is anything to fit on: not in eval."""
+        return self._regressors is not None
+
+    @property
+    def regressors(self) -> Tensor:
+        """R, `(n, q)`."""
+        assert self._regressors is not None
+        return self._regressors
+
+    def gram(self) -> Tensor:
+        """`RᵀWR`, `(q, q)`."""
+        return self._once("gram", lambda: self._weighted.T @ self.regressors)
+
+    def counts(self) -> Tensor:
+        """`Σw` and `Σw²`, `(2,)`: samples that take part, and the squares."""
+        return self._once("counts", self._make_counts)
+
+    def host_counts(self) -> tuple[float, float]:
+        """The same as numbers; reads them back from the device where there are weights."""
+        if self.weights is None:
+            return float(len(self.regressors)), float(len(self.regressors))
+        rows, squares = self._once("host counts", lambda: self.counts().tolist())
+        return rows, squares
+
+    def eigenvalue_bound(self) -> Tensor:
+        """An upper bound of the largest eigenvalue of `RᵀWR / Σw`."""
+        return self._once("bound", lambda: eigenvalue_bound(self.gram() / positive(self.counts()[0])))
+
+    def host_eigenvalue_bound(self) -> float:
+        """The same as a number."""
+        return self._once("host bound", lambda: self.eigenvalue_bound().item())
+
+    def group_squares(self, groups: Tensor) -> Tensor:
+        """`w² ‖R_i‖²` over the columns of each group, `(n, G)`, for a 0/1 matrix of groups `(q, G)`."""
+        return self._once("squares", lambda: self._make_squares(groups))
+
+    def confound_squares(self) -> Tensor:
+        """`‖c_i‖²` and 1, `(n, 2)`."""
+        return self._once("confound squares", self._make_confound_squares)
+
+    def moments(self, features: Tensor, exact: bool = False) -> Moments:
+        """The moments of these features, `(n, d)`; the Gram matrix in double precision if `exact`."""
+        if exact:
+            kind = exact_type(self.regressors)
+            gram = self._once("exact", lambda: self._weighted.to(kind).T @ self.regressors.to(kind))
+        else:
+            gram = self.gram()
+        return Moments(gram, cross_products(features, self._weighted), self.counts()[0])
+
+    @property
+    def _weighted(self) -> Tensor:
+        assert self.weighted is not None
+        return self.weighted
+
+    def _make_counts(self) -> Tensor:
+        if self.weights is None:
+            return self.regressors.new_full((2,), float(len(self.regressors)))
+        return torch.stack([self.weights.sum(), self.weights.square().sum()])
+
+    def _make_squares(self, groups: Tensor) -> Tensor:
+        squares = self.regressors.square() @ groups
+        return squares if self.weights is None else squares * self.weights.square().unsqueeze(1)
+
+    def _make_confound_squares(self) -> Tensor:
+        lengths = self.confounds.square().sum(1)
+        return torch.stack([lengths, torch.ones_like(lengths)], dim=1)
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """What was made before, for the next layer; a compiler must not see the dictionary change."""
+        if torch.compiler.is_compiling():
+            return make()
+        if name not in self._made:
+            self._made[name] = make()
+        made: T = self._made[name]
+        return made
+
+
+def positive(number: Tensor) -> Tensor:
+    """The number, or the smallest positive one, to divide by."""
+    return number.clamp(min=torch.finfo(number.dtype).tiny)
+
+
+def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
+    """Metadata as a tensor `(n, p)`, or an error that says what to write."""
+    if not isinstance(metadata, (Tensor, np.ndarray)):
+        raise ShapeError(
+            f"metadata must be the array or tensor that design.encode returns; got {type(metadata).__name__}. "
+            "Write metadata=design.encode(rows)."
+        )
+    tensor = metadata if isinstance(metadata, Tensor) else torch.as_tensor(metadata)
+    p = design.whitening.shape[0]
+    if tensor.ndim != 2 or tensor.shape[1] != p:
+        raise ShapeError(
+            f"metadata must have shape (n, {p}), one column for each of {', '.join(design.names)}; "
+            f"got {tuple(tensor.shape)}. Write metadata=design.encode(rows)."
+        )
+    if tensor.shape[0] != n:
+        raise ShapeError(
+            f"metadata must have one row per sample; got {tensor.shape[0]} rows for {n} samples. "
+            "Encode the table rows of exactly this batch."
+        )
+    if not tensor.is_floating_point():
+        raise ShapeError(f"metadata must be floating point; got {tensor.dtype}. Write metadata=design.encode(rows).")
+    return tensor
+
+
+def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
+    """Name the columns whose values are NaN where they are read: all in training, the confounds in eval.
+
+    On an accelerator the look would make every step wait; there such batches are skipped and counted (`skipped`).
+    """
+    if metadata.device.type not in ("cpu", "meta") or torch.compiler.is_compiling():
+        return
+    if training and not torch.isnan(metadata.sum()):  # one number tells for all of them
+        return
+    columns = design.columns if training else design.confound_columns
+    found = torch.isnan(metadata[:, : len(columns)]).any(0).tolist()
+    bad = [column for column, is_nan in zip(columns, found, strict=True) if is_nan]
+    if not bad:
+        return
+    names = ", ".join(dict.fromkeys(column.name for column in bad))
+    if all(column.role == "keep" for column in bad):
+        raise ShapeError(
+            f"training metadata must hold every keep column; got NaN in {names}. Encode a table that has "
+            "these columns, or call model.eval() for inference."
+        )
+    raise ShapeError(f"metadata must not be NaN; got NaN in {names}. Write metadata=design.encode(rows).")
+
+
+def as_weights(weight: object, fit_on: object, n: int, device: torch.device) -> Tensor | None:
+    """`weight` and `fit_on` as one tensor of weights `(n,)`, or an error that says what to write."""
+    weights = None
+    if fit_on is not None:
+        weights = torch.as_tensor(fit_on, device=device)
+        if weights.dtype != torch.bool or weights.shape != (n,):
+            raise ShapeError(
+                f"fit_on must be one boolean per sample, shape ({n},); got {weights.dtype} of shape "
+                f"{tuple(weights.shape)}. Write fit_on=(rows['dx'] == 'control')."
+            )
+    if weight is None:
+        return weights
+    given = torch.as_tensor(weight, device=device)
+    if given.shape != (n,) or given.is_complex():
+        raise ShapeError(
+            f"weight must be one number per sample, shape ({n},); got {given.dtype} of shape {tuple(given.shape)}."
+        )
+    look = given.device.type == "cpu" and not torch.compiler.is_compiling()
+    if look and given.is_floating_point() and not (torch.isfinite(given).all() and (given >= 0).all()):
+        raise ShapeError(f"weight must be finite and not negative; got {given[(given < 0) | ~given.isfinite()][0]}.")
+    given = given.detach()
+    return given if weights is None else given * weights
+
+
+def whiten(
+    metadata: Tensor, regressor_map: Tensor, confound_map: Tensor, training: bool, weights: Tensor | None = None
+) -> WhitenedBatch:
+    """Turn standardised metadata into whitened regressors.
+
+    Args:
+        metadata: `(n, p)`, `[C | L]`.
+        regressor_map: `(p + 1, q)`: the design's matrix with an empty column for the intercept, and below it the
+            intercept's row.
+        confound_map: `(p_C, q_C)`: the part of the matrix that turns C into `c`.
+        training: Without it only C is read.
+        weights: `(n,)`; None where each row counts once.
+    """
+    metadata = metadata.to(confound_map)
+    confounds = metadata[:, : len(confound_map)] @ confound_map
+    if not training:
+        return WhitenedBatch(confounds)
+    regressors = torch.addmm(regressor_map[-1], metadata, regressor_map[:-1])
+    return WhitenedBatch(confounds, regressors, None if weights is None else weights.to(regressors))
+
+
+def whitening_maps(design: Design, dtype: torch.dtype, device: torch.device | None) -> tuple[Tensor, Tensor]:
+    """The two maps of `whiten`, which are constants of a design."""
+    matrix = torch.as_tensor(design.whitening, dtype=dtype, device=device)
+    p, directions = matrix.shape
+    regressor_map = matrix.new_zeros(p + 1, directions + 1)
+    regressor_map[:p, :directions] = matrix
+    regressor_map[p, directions] = 1
+    columns = len(design.confound_columns)
+    return regressor_map, matrix[:columns, : design.confound_directions].contiguous()
+
+
+def groups_of(sizes: Sequence[int], like: Tensor) -> Tensor:
+    """A 0/1 matrix `(q, G)` that says which rows of β belong to which group."""
+    rows = [torch.zeros(size, len(sizes)) for size in sizes]
+    for column, part in enumerate(rows):
+        part[:, column] = 1
+    return torch.cat(rows).to(like)
