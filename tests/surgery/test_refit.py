@@ -166,7 +166,7 @@ def test_what_refit_refuses(design):
     x = inputs(table, 1)
     with pytest.raises(OptionError, match=r"batches must be there to be read again; got an iterator\. Pass a list"):
         model.refit(iter([(x, design.encode(table))]))
-    with pytest.raises(OptionError, match="batches must hold pairs of inputs and metadata; got Tensor"):
+    with pytest.raises(OptionError, match="pairs of inputs and metadata, or these and weights; got Tensor"):
         model.refit([x])
     with pytest.raises(OptionError, match="batches must hold at least one; got none"):
         model.refit([])

@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.layers.base import MetadataLayer, Share
+from deconfound.layers.base import MetadataLayer
+from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import penalty, pool_positions, residualize
 from deconfound.layers.whitened import WhitenedBatch
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Self, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
 
 from deconfound.design import Design
-from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ShapeError
+from deconfound.errors import DeconfoundError, ShapeError
 from deconfound.layers import torch_private
+from deconfound.layers.checkpoint import FORMAT, LayerState, Share, read_state, upgrade, warn_of_old_format, write_state
 from deconfound.layers.functional import residualize
 from deconfound.layers.pmdn import kernels
+from deconfound.layers.shapes import FeatureShape
 from deconfound.layers.tensors import (
     full_precision,
     gather_over_processes,
@@ -36,10 +37,6 @@ from deconfound.layers.whitened import (
     whiten,
     whitening_maps,
 )
-
-# The format of a layer's checkpoint; 1 is that of release 0.1.
-FORMAT = 2
-Share = Literal["positions"]
 
 
 class MetadataLayer(nn.Module, ABC):
@@ -79,7 +76,8 @@ class MetadataLayer(nn.Module, ABC):
         self.feature_shape = (feature_shape,) if isinstance(feature_shape, int) else tuple(feature_shape)
         self.share = share
         self.channel_axis = channel_axis
-        self.coefficient_shape = self._coefficient_shape()
+        self.shape = FeatureShape(self.feature_shape, share, channel_axis)
+        self.coefficient_shape = self.shape.coefficients()
         self.updating = True
         self.refitter: Callable[[Tensor, WhitenedBatch], Tensor] | None = None
         self.reports_old_format = True
@@ -115,7 +113,7 @@ class MetadataLayer(nn.Module, ABC):
             weight: One number of 0 or more per row: how many samples it counts for when β is learned; 2 counts like
                 two such rows. Weights of mean 1 leave steps, ridge and priors what they are. Read in training only.
         """
-        self._check_features(x)
+        self.shape.check(x)
         if metadata is None:
             if self.training:
                 raise ShapeError("metadata must be given in training; got None. Write metadata=design.encode(rows).")
@@ -146,13 +144,13 @@ class MetadataLayer(nn.Module, ABC):
                 fused = self._fused(x, batch)
                 if fused is not None:
                     return fused
-            flat = self._flatten(x)
+            flat = self.shape.flatten(x)
             flat = flat if flat.dtype == self.confound_map.dtype else flat.to(self.confound_map.dtype)
             if batch.fits:
                 out = (self.refitter or self._train)(flat, batch)
             else:
                 out = residualize(flat, batch.confounds, self._beta()[: batch.confounds.shape[1]])
-            return self._unflatten(out if out.dtype == x.dtype else out.to(x.dtype), x)
+            return self.shape.unflatten(out if out.dtype == x.dtype else out.to(x.dtype), x)
 
     def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
         """The same residual on features as they are in type and memory, where kernels do it in one pass."""
@@ -184,16 +182,15 @@ class MetadataLayer(nn.Module, ABC):
         return f"{shape}, confounds={[str(term) for term in self.design.confounds]}{shared}"
 
     def get_extra_state(self) -> Tensor:
-        """Format, design and shapes, as the bytes of their JSON: a tensor, so that any checkpoint file carries it."""
+        """Format, design and shapes; see `checkpoint`."""
         spec = {
-            "format": FORMAT,
             "design": self.design.to_dict(),
             "feature_shape": self.feature_shape,
             "share": self.share,
             "channel_axis": self.channel_axis,
             **self._extra_spec(),
         }
-        return torch.frombuffer(bytearray(json.dumps(spec).encode()), dtype=torch.uint8).clone()
+        return write_state(spec)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take over the design of the checkpoint."""
@@ -217,16 +214,7 @@ class MetadataLayer(nn.Module, ABC):
 
     def _upgrade(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Turn what release 0.1 saved for this layer into what is saved now."""
-        own = {
-            name: value for name, value in self.state_dict(prefix=prefix).items() if not name.endswith("extra_state")
-        }
-        old = [name for name in state_dict if name.startswith(prefix) and "." not in name[len(prefix) :]]
-        for name in old:
-            if name not in own and not name.endswith("extra_state"):
-                del state_dict[name]
-        for name, value in own.items():
-            if name not in state_dict:
-                state_dict[name] = value
+        upgrade(state_dict, prefix, self.state_dict(prefix=prefix))
 
     def _prepare_for(self, found: LayerState, state_dict: dict[str, Any], prefix: str) -> None:
         """Bring buffers whose size is a choice into the size that a checkpoint has."""
@@ -284,82 +272,6 @@ class MetadataLayer(nn.Module, ABC):
                 "Fit the design once, on all training rows, and build the network from the same options everywhere."
             )
         self._agreed = True
-
-    def _coefficient_shape(self) -> tuple[int, ...]:
-        if self.share not in (None, "positions"):
-            raise OptionError(f"share must be None or 'positions'; got {self.share!r}.")
-        if self.share == "positions":
-            rank = len(self.feature_shape) + 1
-            if not (1 <= self.channel_axis < rank or -rank < self.channel_axis <= -1):
-                raise OptionError(
-                    f"channel_axis must be an axis of the features, 1 to {rank - 1}; got {self.channel_axis}."
-                )
-            sizes: tuple[int | None, ...] = (self.feature_shape[self.channel_axis % rank - 1],)
-        else:
-            sizes = self.feature_shape
-        known = tuple(size for size in sizes if size is not None)
-        if len(known) < len(sizes) or any(size < 1 for size in known):
-            raise OptionError(
-                f"feature_shape must be positive numbers; got {self.feature_shape}. "
-                "Only sizes shared by share='positions' may be None."
-            )
-        return known
-
-    def _check_features(self, x: Tensor) -> None:
-        if not x.is_floating_point():
-            raise ShapeError(f"features must be floating point; got {x.dtype}.")
-        agrees = x.ndim == len(self.feature_shape) + 1 and all(
-            expected in (None, actual) for expected, actual in zip(self.feature_shape, x.shape[1:], strict=True)
-        )
-        if not agrees:
-            wanted = ", ".join("any" if size is None else str(size) for size in self.feature_shape)
-            raise ShapeError(f"features must have shape (n, {wanted}); got {tuple(x.shape)}.")
-        if x.shape[0] == 0:  # len() would fix the batch size of an exported model
-            raise ShapeError("features must have at least one row; got none.")
-
-    def _flatten(self, x: Tensor) -> Tensor:
-        if self.share is None:
-            return x.flatten(1)
-        return x.movedim(self.channel_axis, 1).flatten(2) if x.ndim > 2 else x
-
-    def _unflatten(self, flat: Tensor, like: Tensor) -> Tensor:
-        if self.share is None or like.ndim == 2:
-            return flat.reshape(like.shape)
-        moved = like.movedim(self.channel_axis, 1)
-        return flat.reshape(moved.shape).movedim(1, self.channel_axis)
-
-
-class LayerState(NamedTuple):
-    """What a checkpoint says about a layer besides its numbers."""
-
-    design: Design
-    feature_shape: tuple[int | None, ...]
-    share: Share | None
-    channel_axis: int
-    format: int
-    spec: dict[str, Any]
-
-
-def read_state(state: Tensor) -> LayerState:
-    """What `get_extra_state` wrote."""
-    spec = json.loads(bytes(state.cpu().tolist()))
-    written = spec.get("format", 1)  # release 0.1 wrote none
-    if written > FORMAT:
-        raise DeconfoundError(
-            f"the format of a checkpoint must be at most {FORMAT}; got {written}. Update deconfound to read it."
-        )
-    design = Design.from_dict(spec["design"])
-    return LayerState(design, tuple(spec["feature_shape"]), spec["share"], spec["channel_axis"], written, spec)
-
-
-def warn_of_old_format() -> None:
-    """Say what became of a checkpoint of release 0.1."""
-    warnings.warn(
-        "The checkpoint was written by deconfound 0.1: coefficients are kept, and what the layers know about noise and "
-        "drift begins anew. Save it again to be rid of this warning.",
-        DeconfoundWarning,
-        stacklevel=2,
-    )
 
 
 @contextmanager

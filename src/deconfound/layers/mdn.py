@@ -10,7 +10,8 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.layers.base import MetadataLayer, Share
+from deconfound.layers.base import MetadataLayer
+from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import (
     Moments,
     least_squares,

@@ -34,7 +34,7 @@ class MDNMethod(LayerMethod):
         network: nn.Module,
         setting: Setting,
         *,
-        gram: Literal["training", "batch"] = "training",
+        gram: Literal["running", "training", "batch"] = "running",
         center: bool = True,
         momentum: float = 0.1,
         layer_norm: bool = False,

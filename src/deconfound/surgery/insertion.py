@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, ShapeError
 from deconfound.layers import MetadataLayer, torch_private
-from deconfound.layers.base import read_state
+from deconfound.layers.checkpoint import read_state
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.outputs import features_of, with_features
 from deconfound.surgery.plan import Place, shaped
@@ -114,7 +114,7 @@ class Insertion:
                 f"at {self.place.path!r}. Encode the table rows of exactly this batch; if they are, axis {axis} of the "
                 "features there is not the samples: choose another module."
             )
-        layer._check_features(x)
+        layer.shape.check(x)
         if current.metadata is not None:
             x = layer.normalise(x, current.whitened(layer, x.device))
             if layer.training:

@@ -136,7 +136,8 @@ class NormalizedModel(nn.Module):
 
         Args:
             batches: Pairs of inputs (a tensor, a tuple of positional or a mapping of keyword arguments) and
-                metadata with the keep columns; a list, a loader, or a function that returns an iterator.
+                metadata with the keep columns, and as a third part, if rows have them, weights; a list, a loader, or a
+                function that returns an iterator.
             prior: For how many rows the β of training counts. None is 100 for each direction of the confounds, so
                 that few rows or many confounds move β little.
 
@@ -179,7 +180,7 @@ class NormalizedModel(nn.Module):
         n = metadata.shape[0] if getattr(metadata, "ndim", 0) else 0
         tensor = as_tensor(metadata, self.design, n)
         refuse_nan(tensor, self.design, self.training)
-        return Pass(tensor, as_weights(weight, fit_on, n, tensor.device) if self.training else None, self.training)
+        return Pass(tensor, as_weights(weight, fit_on, n, tensor.device), self.training)
 
     def _adopt(self, path: str, layer: MetadataLayer) -> None:
         self.layers[path.replace(".", "/")] = layer

@@ -18,7 +18,7 @@ from deconfound.layers.whitened import as_tensor, refuse_nan
 if TYPE_CHECKING:
     from deconfound.surgery.model import NormalizedModel
 
-Batches = Iterable[tuple[Any, Any]] | Callable[[], Iterable[tuple[Any, Any]]]
+Batches = Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]]
 
 
 @torch.no_grad()
@@ -33,8 +33,11 @@ def refit(model: NormalizedModel, batches: Batches, prior: float | None) -> None
         prior = ROWS_PER_DIRECTION * model.design.confound_directions
     if prior < 0:
         raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
-    single = len(list(islice(_read(batches), 2))) == 1
+    first = list(islice(_read(batches), 2))
+    single = len(first) == 1
     with _eval(model):
+        if first and len(model.layers) < len(model.plan.places):
+            _forward(model, first[:1])  # builds the layers that wait for their first forward
         with refitting(_layers(model), prior, at_once=single) as reached:
             _forward(model, batches)
         if single:
@@ -60,21 +63,23 @@ def refitted(model: NormalizedModel, batches: Batches, prior: float | None) -> I
             layer.set_beta(beta)
 
 
-def _read(batches: Batches) -> Iterable[tuple[Any, Any]]:
+def _read(batches: Batches) -> Iterable[tuple[Any, ...]]:
     return batches() if callable(batches) else batches
 
 
 def _forward(model: NormalizedModel, batches: Batches) -> None:
     read = False
     for batch in _read(batches):
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise OptionError(f"batches must hold pairs of inputs and metadata; got {type(batch).__name__}.")
-        inputs, metadata = batch
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise OptionError(
+                f"batches must hold pairs of inputs and metadata, or these and weights; got {type(batch).__name__}."
+            )
+        inputs, metadata, *weight = batch
         read = True
         checked = as_tensor(metadata, model.design, len(metadata))
         refuse_nan(checked, model.design, training=True)
         arguments, keywords = _arguments(inputs)
-        model(*arguments, metadata=checked, **keywords)
+        model(*arguments, metadata=checked, weight=weight[0] if weight else None, **keywords)
     if not read:
         raise OptionError("batches must hold at least one; got none.")
 

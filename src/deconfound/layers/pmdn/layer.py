@@ -10,7 +10,8 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.layers.base import LayerState, MetadataLayer, Share
+from deconfound.layers.base import MetadataLayer
+from deconfound.layers.checkpoint import LayerState, Share
 from deconfound.layers.functional import Moments, pool_positions, residualize, running_gram
 from deconfound.layers.pmdn.fused import FusedResidual, FusedStep
 from deconfound.layers.pmdn.gain import GainState, new_state
@@ -174,7 +175,7 @@ class PMDN(MetadataLayer):
             return super()._fused(x, batch)
         if processes() > 1 or not self._may_update():
             return None
-        flat = self._flatten(x) if self.share else x
+        flat = self.shape.flatten(x) if self.share else x
         gradient = self._implicit_gradient() if self.gradient == "bilevel" else None
         through = batch.confounds if gradient is None else self._through(batch).contiguous()
         step = FusedStep(
@@ -182,7 +183,7 @@ class PMDN(MetadataLayer):
             self.share is not None,
         )  # fmt: skip
         out: Tensor = FusedResidual.apply(flat, step)
-        return self._unflatten(out, x) if self.share else out
+        return self.shape.unflatten(out, x) if self.share else out
 
     @torch.no_grad()
     def _through(self, batch: WhitenedBatch) -> Tensor:

@@ -1,20 +1,16 @@
 """The implicit gradient on the GPU: what `deconfound.layers.pmdn.gradient.update` computes, in two kernels."""
 # mypy: ignore-errors
 
+from deconfound.layers.pmdn.kernels.blocks import feature_of, is_last_block, memory_order, start_counting, take_over
 from deconfound.layers.pmdn.kernels.gain_kernels import (
     GROUPS,
     TINY,
     adaptive_gain,
     all_finite,
-    feature_of,
     forgetting,
-    is_last_block,
     keep_sums,
-    memory_order,
     new_scale,
-    start_counting,
     sum_blocks,
-    take_over,
     update_trend,
 )
 from deconfound.layers.pmdn.kernels.language import jit, tl

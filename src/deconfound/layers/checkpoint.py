@@ -1,0 +1,71 @@
+"""What a checkpoint says about a layer beside its numbers: its format, its design and its shapes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deconfound.design import Design
+from deconfound.errors import DeconfoundError, DeconfoundWarning
+
+Share = Literal["positions"]
+# The format of a layer's checkpoint; 1 is that of release 0.1.
+FORMAT = 2
+
+
+class LayerState(NamedTuple):
+    """What a checkpoint says about a layer besides its numbers."""
+
+    design: Design
+    feature_shape: tuple[int | None, ...]
+    share: Share | None
+    channel_axis: int
+    format: int
+    spec: dict[str, Any]
+
+
+def read_state(state: Tensor) -> LayerState:
+    """What `get_extra_state` wrote."""
+    spec = json.loads(bytes(state.cpu().tolist()))
+    written = spec.get("format", 1)  # release 0.1 wrote none
+    if written > FORMAT:
+        raise DeconfoundError(
+            f"the format of a checkpoint must be at most {FORMAT}; got {written}. Update deconfound to read it."
+        )
+    design = Design.from_dict(spec["design"])
+    return LayerState(design, tuple(spec["feature_shape"]), spec["share"], spec["channel_axis"], written, spec)
+
+
+def warn_of_old_format() -> None:
+    """Say what became of a checkpoint of release 0.1."""
+    warnings.warn(
+        "The checkpoint was written by deconfound 0.1: coefficients are kept, and what the layers know about noise and "
+        "drift begins anew. Save it again to be rid of this warning.",
+        DeconfoundWarning,
+        stacklevel=2,
+    )
+
+
+def write_state(spec: dict[str, Any]) -> Tensor:
+    """The bytes of a specification's JSON: a tensor, so that any checkpoint file carries it."""
+    return torch.frombuffer(bytearray(json.dumps({"format": FORMAT, **spec}).encode()), dtype=torch.uint8).clone()
+
+
+def upgrade(state_dict: dict[str, Any], prefix: str, own: dict[str, Any]) -> None:
+    """Turn what release 0.1 saved for a layer into what is saved now, in place.
+
+    Args:
+        state_dict: The checkpoint.
+        prefix: Of the layer's entries.
+        own: The layer's own state, with prefix: what the checkpoint lacks is taken from it.
+    """
+    theirs = [name for name in state_dict if name.startswith(prefix) and "." not in name[len(prefix) :]]
+    for name in theirs:
+        if name not in own:
+            del state_dict[name]
+    for name, value in own.items():
+        state_dict.setdefault(name, value)
