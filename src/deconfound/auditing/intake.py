@@ -134,6 +134,16 @@ def _class_order(classes: Sequence[str], labels: Sequence[Column]) -> tuple[str,
     return given
 
 
+def sampled(units: Tensor, most: int, seed: int) -> Tensor:
+    """Row numbers of as many people, drawn at random, as have at most so many rows together; in order."""
+    if len(units) <= most:
+        return torch.arange(len(units))
+    _, codes, counts = torch.unique(units, return_inverse=True, return_counts=True)
+    order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
+    taken = order[counts[order].cumsum(0) <= most]
+    return torch.isin(codes, taken).nonzero()[:, 0]
+
+
 def _check_names(table: Table, roles: Roles) -> None:
     """Refuse roles and columns that cannot be, all of them at once."""
     confounds, labels = roles.confounds, roles.labels

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deconfound.auditing.embedding import embed
-from deconfound.auditing.intake import Intake, Roles, read
+from deconfound.auditing.intake import Intake, Roles, read, sampled
 from deconfound.auditing.measures import Left, Measured, left_in
 from deconfound.auditing.notes import diagnose, reasons
 from deconfound.auditing.records import NO_ANSWER, AuditRow, Embedding, Note, Verdict
@@ -87,7 +87,7 @@ def audit(
         note for item in data.confounds for note in diagnose(item, data.labels, data.groups, data.units, data.folds)
     ]
     notes = [*data.notes, *notes]
-    sample = _sample(data.units, MOST_ROWS, seed)
+    sample = sampled(data.units, MOST_ROWS, seed)
     if len(sample) < len(data.units):
         text = f"What is left is measured on {len(sample):,} of {len(data.units):,} rows, people drawn at random."
         notes.append(Note("sampled", "note", "", text))
@@ -174,19 +174,9 @@ def _many_tests(verdicts: Sequence[Verdict], resampling: Resampling) -> list[Not
     return [Note("many tests", "note", "", text)]
 
 
-def _sample(units: Tensor, most: int, seed: int) -> Tensor:
-    """Row numbers of as many people, drawn at random, as have at most so many rows together; in order."""
-    if len(units) <= most:
-        return torch.arange(len(units))
-    _, codes, counts = torch.unique(units, return_inverse=True, return_counts=True)
-    order = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
-    taken = order[counts[order].cumsum(0) <= most]
-    return torch.isin(codes, taken).nonzero()[:, 0]
-
-
 def _points(data: Intake, seed: int) -> tuple[tuple[Embedding, ...], dict[str, Any]]:
     """The same points for every model, and the columns that colour them."""
-    rows = _sample(torch.arange(len(data.units)), MOST_POINTS, seed)
+    rows = sampled(torch.arange(len(data.units)), MOST_POINTS, seed)
     models = data.spaces.get("features", data.spaces["outputs"])
     maps = tuple(embed(model, values[rows].numpy(), data.rows[rows].numpy(), seed) for model, values in models.items())
     columns = [

@@ -55,11 +55,14 @@ def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *
     pooled = standardised_within(given.outputs, given.folds)
     main, draws = _main(given, labels, resampling, pooled, encoded, units)
     found = [main]
+    marginal = dcor_test(given.outputs, encoded, given.folds, units, resampling) if labels else main
     if labels:
-        found.append(dcor_test(given.outputs, encoded, given.folds, units, resampling))
+        found.append(marginal)
         condition = torch.cat([scaled(label) for label in labels], dim=1)
         found.append(Estimate("partial_dcor", float(partial_distance_correlation(pooled, encoded, condition)), n))
-    if logits:
+    if logits and given.confound.kind == "categorical" and given.outputs.shape[1] == 1:
+        found.append(replace(marginal, statistic="paper_dcor_sqr"))
+    elif logits:
         found.append(paper_test(given.outputs, given.confound, given.folds, units, resampling))
     found += _probes(given, labels, resampling, pooled, encoded)
     if labels:

@@ -146,19 +146,22 @@ def gaps(given: Answers, codes: Tensor) -> Measures | None:
     (_, _, positive) = given.scores[0]
     # The row was read as positive exactly where it is right about a positive or wrong about a negative.
     called = torch.where(given.right == 1, positive, 1 - positive)
-    rates = {}
+    strata = torch.unique(codes, return_inverse=True)[1]
+    count = int(strata.max()) + 1
+    enough = {}
     for name, truth in (("tpr_gap", positive), ("fpr_gap", 1 - positive)):
-        strata = [code for code in torch.unique(codes) if (truth[codes == code]).sum() >= FEWEST_OF_A_CLASS]
-        if len(strata) > 1:
-            member = torch.stack([(codes == code).double() * truth for code in strata], dim=1)
-            rates[name] = (member * called[:, None], member)
-    if not rates:
+        known = torch.bincount(strata, weights=truth, minlength=count) >= FEWEST_OF_A_CLASS
+        if int(known.sum()) > 1:
+            enough[name] = (truth, known)
+    if not enough:
         return None
 
     def found(weights: Tensor) -> dict[str, Tensor]:
         out = {}
-        for name, (hits, member) in rates.items():
-            rate = (weights @ hits) / (weights @ member)
+        for name, (truth, known) in enough.items():
+            zeros = weights.new_zeros(len(weights), count)
+            hits = zeros.index_add(1, strata, weights * truth * called)[:, known]
+            rate = hits / zeros.index_add(1, strata, weights * truth)[:, known]
             out[name] = rate.nan_to_num(-torch.inf).amax(1) - rate.nan_to_num(torch.inf).amin(1)
         return out
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deconfound.auditing.answers import Answers, answers
 from deconfound.auditing.baselines import confounds_alone, missing_cells_alone
-from deconfound.auditing.intake import Intake
+from deconfound.auditing.intake import Intake, sampled
 from deconfound.auditing.performance import (
     Performance,
     bootstrapped,
@@ -28,6 +28,8 @@ from deconfound.metrics.resampling import Estimate, Resampling
 
 ALONE = {"confounds alone": confounds_alone, "missing cells alone": missing_cells_alone}
 NAN = float("nan")
+# A regression on as many rows tells what confounds reach; one column per level of all rows would not fit.
+MOST_FOR_BASELINES = 20_000
 
 
 def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[Note]]:
@@ -99,11 +101,14 @@ def strata(confound: Column) -> tuple[Tensor, tuple[str, ...]]:
 def _alone(data: Intake, resampling: Resampling) -> list[AuditRow]:
     """What the confounds, or the pattern of missing cells, reach without any model."""
     rows = []
+    some = sampled(data.units, MOST_FOR_BASELINES, resampling.seed)
+    confounds, labels = ([item.take(some) for item in items] for items in (data.confounds, data.labels))
+    units = data.units[some]
     for name, predict in ALONE.items():
-        scores = predict(data.confounds, data.labels, data.units, resampling.seed)
-        given = None if scores is None else answers(scores, data.labels, _levels(data.labels))
+        scores = predict(confounds, labels, units, resampling.seed)
+        given = None if scores is None else answers(scores, labels, _levels(labels))
         if given is not None:
-            found = performance(given, data.units, resampling).estimates
+            found = performance(given, units, resampling).estimates
             rows += [audit_row(name, "baseline", "", "", item) for item in found if item.statistic != "brier_score"]
     return rows
 

@@ -24,8 +24,8 @@ def tensor(values: "Samples", name: str) -> Tensor:
     if values.is_complex():
         raise ShapeError(f"{name} must hold real numbers; got {values.dtype}.")
     if not bool(values.isfinite().all()):
-        wrong = (~values.isfinite()).reshape(len(values), -1).any(1).nonzero()[:, 0] if values.ndim else []
-        where = in_rows([int(row) for row in wrong]) if len(wrong) else ""
+        broken = (~values.isfinite()).reshape(len(values) if values.ndim else 1, -1).any(1)
+        where = in_rows([int(row) for row in broken.nonzero()[:, 0]])
         raise ShapeError(f"{name} must be finite; got NaN or infinity {where}. Leave these rows out.")
     return values
 

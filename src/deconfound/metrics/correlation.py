@@ -48,11 +48,12 @@ def correlation_ratio(x: "Samples", levels: "Samples") -> Tensor:
     """η: the share of sd of each column of `x` that lies between levels, `sqrt(SS_between / SS_total)`."""
     x = tensor(x, "x")
     one_column = x.ndim == 1
-    x, codes = samples(x, torch.unique(tensor(levels, "levels"), return_inverse=True)[1], at_least=2)
-    member = (codes == torch.unique(codes)).double()
-    counts = member.sum(0)[:, None]
-    between = (counts * (member.T @ _unit_length(x) / counts).square()).sum(0)
-    value = between.clamp(0, 1).sqrt().to(x.dtype)
+    codes = torch.unique(tensor(levels, "levels"), return_inverse=True)[1]
+    x = samples(x, codes, at_least=2)[0]
+    counts = torch.bincount(codes)[:, None]
+    sums = x.new_zeros(len(counts), x.shape[1], dtype=torch.float64).index_add(0, codes, _unit_length(x))
+    between = (sums.square() / counts).sum(0)
+    value: Tensor = between.clamp(0, 1).sqrt().to(x.dtype)
     return value[0] if one_column else value
 
 
@@ -109,9 +110,9 @@ def paper_association(outputs: "Samples", confound: Column, folds: "Samples | No
     name = {"numeric": "abs_pearson", "binary": "abs_point_biserial", "categorical": "dcor_sqr"}[confound.kind]
     outputs = matrix(outputs, "outputs")
     folds = torch.zeros(len(outputs)) if folds is None else tensor(folds, "folds")
-    for what, values in (("confound", confound.values), ("folds", folds)):
-        if len(values) != len(outputs):
-            raise ShapeError(f"{what} must have one value per row of outputs; got {len(values)} for {len(outputs)}.")
+    for what, given in (("confound", confound.values), ("folds", folds)):
+        if len(given) != len(outputs):
+            raise ShapeError(f"{what} must have one value per row of outputs; got {len(given)} for {len(outputs)}.")
     values = []
     for fold in torch.unique(folds):
         rows = (folds == fold) & confound.present

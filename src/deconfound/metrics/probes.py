@@ -136,4 +136,5 @@ def _weighted_scores(predicted: Tensor, target: Tensor, fold: Tensor, column: Co
 
 
 def _ranks(scores: Tensor) -> Tensor:
-    return torch.unique(scores, return_inverse=True)[1]
+    place: Tensor = torch.unique(scores, return_inverse=True)[1]
+    return place

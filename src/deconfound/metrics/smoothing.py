@@ -17,7 +17,8 @@ def normal_scores(x: Tensor) -> Tensor:
     at = x.T.contiguous()
     below, upto = torch.searchsorted(ordered, at), torch.searchsorted(ordered, at, right=True)
     share = ((below + upto).double() / 2 / len(x)).clamp(0.5 / len(x), 1 - 0.5 / len(x))
-    return torch.special.ndtri(share).T
+    scores: Tensor = torch.special.ndtri(share).T
+    return scores
 
 
 def smooth_residuals(targets: Tensor, given: Tensor) -> tuple[Tensor, float]:
