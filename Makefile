@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # pytest already runs one process per core.
 PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 
-.PHONY: demo test test-all bench check format clean
+.PHONY: demo test test-all bench figures check format clean
 
 demo: $(VENV)/.base
 	$(RUN)/deconfound demo
@@ -18,6 +18,10 @@ test-all: check
 
 bench: $(VENV)/.test
 	$(RUN)/deconfound bench
+
+# Drawn from the code: docs/figures/rooms.svg
+figures: $(VENV)/.test
+	$(RUN)/python -m tests.rooms_figure
 
 check: $(VENV)/.test
 	$(RUN)/ruff check .
@@ -33,10 +37,12 @@ clean:
 
 # torch stands in the same command as whatever needs it, so that the pinned build is the one installed.
 $(VENV)/.base: pyproject.toml constraints.txt
+	@echo "installing deconfound and torch into $(VENV): some 200 MB, a minute or two"
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
 	$(RUN)/pip install --quiet --constraint constraints.txt torch -e .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base
+	@echo "installing what the tests need: two to four minutes"
 	$(RUN)/pip install --quiet --constraint constraints.txt torch -e '.[test]'
 	touch $@

@@ -9,7 +9,7 @@ from html import escape
 from tests.rooms import LAB, ROOMS, ROOT, SOURCE, imported_rooms, public_homes, python_files, room_of
 
 FIGURE = ROOT / "docs" / "figures" / "rooms.svg"
-ROW, LEFT, TOP, CELL = 34, 500, 108, 30
+ROW, LEFT, TOP, CELL = 34, 640, 108, 30
 SHOWN = [room for room in ROOMS if room != "renamed"]
 
 
@@ -49,10 +49,10 @@ def draw() -> str:
         y = TOP + ROW * number
         shade = "#f3f5f8" if number % 2 == 0 else "#ffffff"
         parts.append(f'<rect x="0" y="{y}" width="{width}" height="{ROW}" fill="{shade}"/>')
-        about = sentence(room) if room in SHOWN else "the paper's experiments, as a user of the library"
-        short = about if len(about) <= 58 else about[:57].rsplit(" ", 1)[0] + " …"
+        about = sentence(room) if room in SHOWN else "The experiments, as a user of the library"
+        short = about if len(about) <= 66 else about[:65].rsplit(" ", 1)[0] + " …"
         parts.append(f'<text x="12" y="{y + 21}" font-weight="600" fill="#111">{room}</text>')
-        parts.append(f'<text x="125" y="{y + 21}" fill="#444">{escape(short)}</text>')
+        parts.append(f'<text x="140" y="{y + 21}" fill="#444">{escape(short)}</text>')
         for column, other in enumerate(SHOWN):
             x, middle = LEFT + CELL * column + CELL // 2, y + ROW // 2
             if other == room:
