@@ -208,6 +208,23 @@ def test_what_cannot_be_done_is_said_with_the_way_out():
             call()
 
 
+@pytest.mark.parametrize("layer", [None, "mdn"])
+def test_weights_of_full_batches_are_rows_repeated_or_left_out(layer):
+    """MDN fits each batch by itself, so that nothing depends on how many rows there are in all."""
+    X, dx = make_people(120)
+    weight = np.ones(120)
+    weight[:30], weight[30:60] = 2.0, 0.0
+    repeated = np.r_[0:30, 0:30, 60:120]
+    options = {**FAST, "layer": layer, "early_stopping": False, "batch_size": 500}
+    weighted = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx, sample_weight=5 * weight)
+    again = DeconfoundedClassifier(CONFOUNDS, **options).fit(X.iloc[repeated].reset_index(drop=True), dx[repeated])
+    np.testing.assert_allclose(weighted.decision_function(X), again.decision_function(X), rtol=1e-3, atol=1e-5)
+    plain = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx)
+    assert np.abs(weighted.decision_function(X) - plain.decision_function(X)).max() > 1e-2
+    with pytest.raises(ValueError, match="Sample weights must contain at least one non-zero number"):
+        DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx, sample_weight=0 * weight)
+
+
 def test_sparse_inputs_are_refused():
     from scipy.sparse import csr_array
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_regressor  # type: ignore[import-untyped]
 from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    _check_sample_weight,
     check_is_fitted,
     check_X_y,
     validate_data,
@@ -92,7 +93,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
     def _read_labels(self, y: NDArray[Any]) -> Task:
         """The labels as a task; keeps what `predict` needs to turn outputs back into labels."""
 
-    def fit(self, X: Any, y: Any, confounds: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, confounds: Any = None, sample_weight: Any = None) -> Self:
         """Learn to predict y from features that the confounds have left.
 
         Args:
@@ -100,6 +101,9 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
                 `confounds` are names of its columns.
             y: One label per sample. Labels are kept: their effect is not credited to the confounds.
             confounds: A table with one row per sample: a DataFrame, a mapping of column name to array, or an array.
+            sample_weight: How much each row counts, wherever something is fitted: in the loss, the design, the layers,
+                the refit and the loss of the rows held out. `dc.balance(…).row_weight` breaks the tie of labels and
+                confounds.
         """
         check_options(self)
         device = as_device(self.device)
@@ -114,17 +118,21 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
             estimator=self,
         )
         task = self._read_labels(y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
         table = table_of(X, confounds, roles, len(features), "fit")
-        design = self._fit_design(table, roles, task)
+        design = self._fit_design(table, roles, task, sample_weight)
         rng = check_random_state(self.random_state)
         seed = int(rng.randint(2**31 - 1))
         with _seeded(seed, device):
-            self._fit_network(features, table, design, task, rng, seed, device)
+            self._fit_network(features, table, design, task, sample_weight, rng, seed, device)
         self._roles = roles
         self.design_ = design
         return self
 
-    def _fit_design(self, table: Columns | None, roles: Roles, task: Task) -> Design | None:
+    def _fit_design(
+        self, table: Columns | None, roles: Roles, task: Task, weight: NDArray[np.float64] | None
+    ) -> Design | None:
         if self.layer is None:
             return None
         if table is None:
@@ -137,7 +145,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
             return None
         types: dict[str, Kind] = {**(self.types or {}), LABEL: task.kind}
         design = Design(roles.confounds, [LABEL], types=types, missing=self.missing, unseen=self.unseen)
-        return design.fit({**table, LABEL: task.target})
+        return design.fit({**table, LABEL: task.target}, weight=weight)
 
     def _fit_network(
         self,
@@ -145,19 +153,22 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         table: Columns | None,
         design: Design | None,
         task: Task,
+        weight: NDArray[np.float64] | None,
         rng: np.random.RandomState,
         seed: int,
         device: torch.device,
     ) -> None:
-        self._center = features.mean(0, dtype=np.float64) if self.scale else np.zeros(1)
-        spread = features.std(0, dtype=np.float64) if self.scale else np.ones(1)
+        values = features.astype(np.float64)
+        self._center = np.average(values, axis=0, weights=weight) if self.scale else np.zeros(1)
+        spread = np.sqrt(np.average((values - self._center) ** 2, axis=0, weights=weight)) if self.scale else np.ones(1)
         self._spread = np.where(spread > 1e-12 * np.maximum(abs(self._center), 1e-300), spread, 1.0)
         network = make_network(self.network, self.hidden, features.shape[1:], task.outputs, device)
         dtype = home(network)[1]
         target = torch.from_numpy(task.target).to(device)
         known = {**(table or {}), LABEL: task.target}
         samples = self._samples(features, known, design, device, dtype)
-        samples = replace(samples, target=target if task.classes else target.to(dtype))
+        counts = None if weight is None else torch.from_numpy(weight).to(device, dtype)
+        samples = replace(samples, target=target if task.classes else target.to(dtype), weight=counts)
         made = self._method_around(network, samples, design).to(device, dtype)
         task.check_output(predict_in_memory(made, samples.part(torch.arange(min(2, len(samples))))).logits)
         fraction = self.validation_fraction if self.early_stopping else 0.0
