@@ -16,6 +16,7 @@ from deconfound.methods.base import (
     task_loss,
     weighted_mean,
 )
+from deconfound.methods.wscores import WScores
 
 METHODS: dict[str, str] = {
     "none": "none:NoMethod",
@@ -51,6 +52,7 @@ __all__ = [
     "Setting",
     "StratumCriterion",
     "TrainingBatch",
+    "WScores",
     "method",
     "task_loss",
     "weighted_mean",

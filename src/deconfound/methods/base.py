@@ -147,6 +147,10 @@ class StratumCriterion(ABC):
     def __call__(self, logits: Tensor, target: Tensor, stratum: Tensor) -> Tensor:
         """The loss of each row."""
 
+    def noted(self) -> dict[str, Tensor]:
+        """What the history tells of the last batch, beside its loss."""
+        return {}
+
 
 def row_losses(criterion: Criterion, logits: Tensor, batch: TrainingBatch) -> Tensor:
     """What a criterion says of each row of a batch."""

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.errors import DeconfoundWarning, RunError
-from deconfound.methods import Criterion, Loss, Method, TrainingBatch
+from deconfound.methods import Criterion, Loss, Method, StratumCriterion, TrainingBatch
 from deconfound.methods.base import row_losses, spread_weight
 
 HeldOut = Callable[[], Iterable[TrainingBatch]]
@@ -72,7 +72,8 @@ def make_optimizer(
 def training_loss(method: Method, batch: TrainingBatch, criterion: Criterion) -> Loss:
     """What backward is called on: the method's own step, then its loss."""
     method.before_step(batch)
-    return method.loss(batch, criterion)
+    loss = method.loss(batch, criterion)
+    return replace(loss, parts={**loss.parts, **criterion.noted()}) if isinstance(criterion, StratumCriterion) else loss
 
 
 @torch.no_grad()

@@ -1,0 +1,76 @@
+"""The loss `within`: cases are ranked above controls of the same stratum; the level of a stratum earns nothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
+
+from deconfound.methods import StratumCriterion
+
+
+class Within(StratumCriterion):
+    """`mean over pairs of log(1 + exp(s_control − s_case)) + offset · between + level`, of pairs within one stratum.
+
+    A pair is a case and a control of one stratum (a site) in one batch. `between` is the mean over rows of
+    `(mean of s in the row's stratum and label − mean of s in its label)²`: it pins the strata to each other, which
+    pairs within them leave open. `level` is cross-entropy whose gradient reaches the mean of the scores alone: it puts
+    0 where cases and controls part, which differences leave open. No metadata are read at inference. A batch without a
+    pair teaches by the other two terms alone; the history counts pairs.
+
+    Args:
+        offset: The weight of `between`.
+
+    Example:
+        >>> import torch
+        >>> scores, case = torch.tensor([2.0, 0.0, 9.0, 7.0]), torch.tensor([1.0, 0.0, 1.0, 0.0])
+        >>> site = torch.tensor([0, 0, 1, 1])
+        >>> higher = scores + torch.tensor([0.0, 0.0, 5.0, 5.0])  # the second site moves as a whole
+        >>> pairs = Within(offset=0.0)
+        >>> one, two = (pairs.ranking(each[:, None], case[:, None], site) for each in (scores, higher))
+        >>> torch.equal(one, two)
+        True
+    """
+
+    def __init__(self, offset: float = 0.1) -> None:
+        self.offset = offset
+        self.pairs = torch.zeros(())
+
+    def __call__(self, logits: Tensor, target: Tensor, stratum: Tensor) -> Tensor:
+        """The loss of each row, `(n, labels)`; classes count one against the others.
+
+        Args:
+            logits: `(n,)`, `(n, labels)`, or `(n, classes)` with class codes.
+            target: 0 and 1, or class codes `(n,)` int64.
+            stratum: `(n,)`, a number for each stratum.
+        """
+        cases = one_hot(target, logits.shape[1]) if target.dtype == torch.int64 else target.reshape(len(target), -1)
+        scores, cases = logits.reshape(len(logits), -1), cases.to(logits.dtype)
+        mean = scores.mean(0)
+        level = binary_cross_entropy_with_logits((scores - mean).detach() + mean, cases, reduction="none")
+        return self.ranking(scores, cases, stratum) + self.offset * between_strata(scores, cases, stratum) + level
+
+    def noted(self) -> dict[str, Tensor]:
+        """How many pairs the last batch had."""
+        return {"pairs": self.pairs}
+
+    def ranking(self, scores: Tensor, cases: Tensor, stratum: Tensor) -> Tensor:
+        """Pairwise logistic loss, half of each pair's to each of its rows; its mean over rows is that over pairs."""
+        same = (stratum[:, None] == stratum[None]).unsqueeze(2)
+        pair = same * cases[:, None] * (1 - cases)[None]  # (case, control, label)
+        losses = pair * softplus(scores[None] - scores[:, None])
+        number = pair.sum((0, 1))
+        self.pairs = number.sum().detach()
+        return 0.5 * (losses.sum(1) + losses.sum(0)) * len(scores) / number.clamp(min=1)
+
+
+def between_strata(scores: Tensor, cases: Tensor, stratum: Tensor) -> Tensor:
+    """`(n, labels)`: how far the mean of a row's stratum and label lies from the mean of its label, squared."""
+    same = (stratum[:, None] == stratum[None]).unsqueeze(2)
+    alike = (cases[:, None] == cases[None]).to(scores.dtype)  # (row, other, label)
+    inside = alike * same
+
+    def mean(members: Tensor) -> Tensor:
+        return (members * scores[None]).sum(1) / members.sum(1)
+
+    return (mean(inside) - mean(alike)).square()
