@@ -23,7 +23,7 @@ def batch(n=30, labels=2, seed=0):
 
 def test_the_loss_is_its_formula_pair_by_pair():
     scores, cases, stratum = batch()
-    found = Within(offset=0.3)(scores, cases, stratum)
+    found = Within(offset=0.3, prevalence=0.2)(scores, cases, stratum)
     expected = 0.0
     for label in range(2):
         pairs = [
@@ -37,7 +37,8 @@ def test_the_loss_is_its_formula_pair_by_pair():
             alike = cases[:, label] == cases[i, label]
             inside = alike & (stratum == stratum[i])
             between.append(float(scores[inside, label].mean() - scores[alike, label].mean()) ** 2)
-        level = float(bce(scores[:, label], cases[:, label]).mean())
+        each, case = bce(scores[:, label], cases[:, label]), cases[:, label] == 1
+        level = float(0.2 * each[case].mean() + 0.8 * each[~case].mean())  # whatever the batch's own share of cases
         expected += (np.mean(pairs) + 0.3 * np.mean(between) + level) / 2
     assert float(found.mean()) == pytest.approx(expected, rel=1e-5)
 

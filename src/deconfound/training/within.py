@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
@@ -15,11 +17,13 @@ class Within(StratumCriterion):
     A pair is a case and a control of one stratum (a site) in one batch. `between` is the mean over rows of
     `(mean of s in the row's stratum and label − mean of s in its label)²`: it pins the strata to each other, which
     pairs within them leave open. `level` is cross-entropy whose gradient reaches the mean of the scores alone: it puts
-    0 where cases and controls part, which differences leave open. No metadata are read at inference. A batch without a
-    pair teaches by the other two terms alone; the history counts pairs.
+    0 where cases and controls part, which differences leave open. Cases count in it by their prevalence, not by how
+    many of them a batch has, or batches of a site with many cases would teach the site. No metadata are read at
+    inference. A batch without a pair teaches by the other two terms alone; the history counts pairs.
 
     Args:
         offset: The weight of `between`.
+        prevalence: The share of cases, of each label, at which scores above 0 are probable cases.
 
     Example:
         >>> import torch
@@ -32,8 +36,8 @@ class Within(StratumCriterion):
         True
     """
 
-    def __init__(self, offset: float = 0.1) -> None:
-        self.offset = offset
+    def __init__(self, offset: float = 0.1, prevalence: float | Sequence[float] = 0.5) -> None:
+        self.offset, self.prevalence = offset, prevalence
         self.pairs = torch.zeros(())
 
     def __call__(self, logits: Tensor, target: Tensor, stratum: Tensor) -> Tensor:
@@ -46,9 +50,16 @@ class Within(StratumCriterion):
         """
         cases = one_hot(target, logits.shape[1]) if target.dtype == torch.int64 else target.reshape(len(target), -1)
         scores, cases = logits.reshape(len(logits), -1), cases.to(logits.dtype)
-        mean = scores.mean(0)
-        level = binary_cross_entropy_with_logits((scores - mean).detach() + mean, cases, reduction="none")
-        return self.ranking(scores, cases, stratum) + self.offset * between_strata(scores, cases, stratum) + level
+        between = self.offset * between_strata(scores, cases, stratum)
+        return self.ranking(scores, cases, stratum) + between + self.level(scores, cases)
+
+    def level(self, scores: Tensor, cases: Tensor) -> Tensor:
+        """Cross-entropy at a fixed prevalence, `(n, labels)`, whose gradient reaches the mean of the scores alone."""
+        mean, share = scores.mean(0), cases.mean(0).clamp(min=0.5 / len(cases), max=1 - 0.5 / len(cases))
+        wanted = torch.as_tensor(self.prevalence, dtype=scores.dtype, device=scores.device)
+        weight = torch.where(cases > 0, wanted / share, (1 - wanted) / (1 - share))
+        losses = binary_cross_entropy_with_logits((scores - mean).detach() + mean, cases, reduction="none")
+        return weight * losses
 
     def noted(self) -> dict[str, Tensor]:
         """How many pairs the last batch had."""
