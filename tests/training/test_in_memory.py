@@ -322,3 +322,44 @@ def test_the_loss_at_chance_is_that_of_the_training_rows_prevalence():
     codes = torch.tensor([0, 0, 1, 2])
     assert chance_loss(cross_entropy, "multiclass", codes, codes[:1], (None, None)) == pytest.approx(math.log(2))
     assert chance_loss(mse, "regression", torch.tensor([[1.0], [3.0]]), torch.tensor([[4.0]]), (None, None)) == 4.0
+
+
+LAYERS = ["mdn", "pmdn", "rmdn", "pmdn-alternating", "pmdn-joint"]
+
+
+@pytest.mark.parametrize("name", ["none", "covariate", "input-residualize", "adversarial", *LAYERS])
+def test_rows_without_weight_teach_nothing_anywhere(name):
+    """Not the loss, not the coefficients, not what is fitted beforehand, not the best epoch, not the refit."""
+    _, samples = everyone()
+    weight = torch.rand(ROWS, generator=torch.Generator().manual_seed(4)) + 0.5
+    silent = torch.arange(0, 120, 3)  # among training and validation rows
+    weight[silent] = 0.0
+    options = {"refit": True} if name in LAYERS else {}
+    weighted = replace(samples, weight=weight)
+    one, first = trained(weighted, name=name, **options)
+    changed = spoiled(weighted, silent, x=True, metadata=True)
+    changed.target[silent] = 1 - changed.target[silent]
+    two, second = trained(changed, name=name, **options)
+    assert first.best == second.best
+    plain, _ = trained(replace(changed, weight=None), name=name, **options)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    expected, found, other = (predict_in_memory(made, samples.part(TEST)).logits for made in (one, two, plain))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+    assert not torch.allclose(other, expected, atol=1e-2)  # the control: with weight they teach
+
+
+def test_gradients_of_weighted_parts_add_up_to_that_of_the_whole_batch():
+    problem, samples = everyone()
+    weight = torch.rand(ROWS) * 3
+    made = prepared(problem, samples, "none")
+    whole = replace(samples, weight=weight).part(TRAIN).with_mean_weight_one()
+
+    def gradient(*batches):
+        made.zero_grad()
+        for rows in batches:
+            (made.loss(whole.batch(rows), bce).total / len(batches)).backward()
+        return made.model[0].weight.grad.clone()
+
+    rows = torch.arange(80)
+    torch.testing.assert_close(gradient(*rows.split(20)), gradient(rows), atol=1e-6, rtol=1e-5)
