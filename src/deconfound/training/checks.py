@@ -44,6 +44,7 @@ def roles(config: Config) -> dict[str, list[str]]:
         "splits.column": [splits.column] if splits.column and splits.kind in BY_COLUMN else [],
         "splits.stratify": list(splits.stratify or ()),
         "design.site": [design.site] if design.site else [],
+        "training.within": [config.training.within] if config.training.within else [],
     }
 
 
@@ -80,6 +81,10 @@ def setting_faults(config: Config) -> list[str]:
         faults.append(
             f"training.devices must not exceed the {cores} cores of this machine, for each is a process; got "
             f"{training.devices}."
+        )
+    if (training.loss == "within") != (training.within is not None):
+        faults.append(
+            f"training.within must name a column with loss within, and with no other; got {training.within!r}."
         )
     if splits.kind in BY_COLUMN and splits.column is None:
         faults.append(f"splits.column must be given with splits.kind {splits.kind!r}; got none.")

@@ -134,8 +134,10 @@ class TrainingOptions(Section):
 
     task: Literal["auto", "binary", "multilabel", "multiclass", "regression"] = "auto"
     """What is predicted; found from the labels if auto."""
-    loss: Literal["auto", "cross-entropy", "bce", "focal", "mse"] = "auto"
-    """The loss; the usual one of the task if auto. focal helps with rare labels."""
+    loss: Literal["auto", "cross-entropy", "bce", "focal", "mse", "within"] = "auto"
+    """The loss; the usual one of the task if auto. focal helps with rare labels, within ranks inside a stratum."""
+    within: str | None = None
+    """For loss within: the column inside whose levels cases and controls are compared, such as the site."""
     balance: Literal["none", "overlap", "inverse", "entropy"] = "none"
     """Weights of the training rows under which labels and confounds are independent; see docs/balance.md."""
     balance_by: Literal["weight", "sample"] = "weight"
