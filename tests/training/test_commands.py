@@ -59,6 +59,12 @@ def test_from_a_table_to_predictions(here):
     assert (here / "runs/run/audit.html").exists()
     assert "2 of 2 folds are finished" in ask("fit", "config.yaml", *SHORT, "--no-audit")
 
+    said = ask("audit", "runs/run", "--permutations", "39", "--bootstraps", "40", "--out", "again")
+    assert "What is left" in said
+    assert (here / "again" / "audit.html").exists()
+    with pytest.raises(DeconfoundError, match="--confounds must be left out with the folder of a run; got 'age'"):
+        ask("audit", "runs/run", "--confounds", "age")
+
     said = ask("predict", "runs/run", "table.csv", "--out", "answers.csv")
     assert "72 of 72 rows carry ids that the run has seen" in said
     assert len((here / "answers.csv").read_text().split()) == 73

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,8 +15,10 @@ from deconfound.errors import DeconfoundWarning, OptionError
 
 
 def audit(
-    predictions: Annotated[list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ; one file per model.")],
-    confounds: Annotated[str, typer.Option(help="Columns that should not be there: age,sex,site")],
+    predictions: Annotated[
+        list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ, one file per model; or folders of runs.")
+    ],
+    confounds: Annotated[str, typer.Option(help="Columns that should not be there: age,sex,site")] = "",
     labels: Annotated[str, typer.Option(help="Columns that the model predicts: dx")] = "",
     table: Annotated[Path | None, typer.Option(help="Table with confounds and labels, if not in predictions.")] = None,
     features: Annotated[Path | None, typer.Option(help="Hidden features to measure too: NPY, NPZ, CSV.")] = None,
@@ -38,19 +40,35 @@ def audit(
 ) -> None:
     """Measure what is left of each confound, and write a page about it.
 
+    Of a folder that `deconfound fit` wrote, the out-of-fold outputs are measured; it says itself what are confounds,
+    labels and people. Nothing in it is executed.
+
     [bold]Examples[/]
 
     deconfound audit predictions.csv --confounds age,sex,site --labels dx
 
     deconfound audit plain.csv pmdn.csv --table people.csv --id participant_id --confounds age,site --labels dx
+
+    deconfound audit runs/run
     """
     from deconfound.auditing import audit_files
     from deconfound.auditing.joined import listed, pairs
 
     console = Console()
+    _make(out)
+    draws = {"permutations": permutations, "bootstraps": bootstraps, "seed": seed}
+    if all(path.is_dir() for path in predictions):
+        given = {"--confounds": confounds, "--labels": labels, "--table": table, "--features": features}
+        _refuse({**given, "--outputs": outputs, "--model": model, "--id": id, "--person": person, "--fold": fold})
+        from deconfound.training.outputs import audit_folders
+
+        with stage_progress(console) as progress:
+            _finish(console, audit_folders(predictions, **draws, progress=progress), out, check)
+        return
+    if not confounds:
+        raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
     models = {name: listed(columns) for name, columns in pairs(model or [], "--model").items()}
     types, levels = pairs(type or [], "--type"), pairs(positive or [], "--positive")
-    _make(out)
     with stage_progress(console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
         result = audit_files(
@@ -67,11 +85,23 @@ def audit(
             types=types,
             positive=levels,
             classes=listed(classes),
-            permutations=permutations,
-            bootstraps=bootstraps,
-            seed=seed,
+            **draws,
             progress=progress,
         )
+    _finish(console, result, out, check)
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    """Options that a run answers by itself."""
+    for option, value in given.items():
+        if value:
+            raise OptionError(
+                f"{option} must be left out with the folder of a run; got {value!r}. The run says it itself."
+            )
+
+
+def _finish(console: Console, result: Any, out: Path, check: bool) -> None:
+    """Write the audit, show it, and end with code 1 where that is asked for and something is left."""
     for ending in ("html", "json", "csv"):
         result.save(out / f"audit.{ending}")
     show_verdicts(console, result)

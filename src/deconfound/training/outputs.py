@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -142,6 +142,11 @@ def audit_runs(
     """One audit of the out-of-fold outputs of several runs on the same rows, fold by fold."""
     found = {name: read_run_outputs(run) for name, run in runs.items()}
     first = next(iter(found.values()))
+    for name, each in found.items():
+        if (each.confounds, each.labels) != (first.confounds, first.labels):
+            raise RunError(
+                f"runs must have the same confounds and labels to be audited together; got others in {name!r}."
+            )
     common = reduce(np.intersect1d, [each.rows for each in found.values()])
     with threads(1 if len(common) <= ONE_THREAD else None), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the result holds them as notes
@@ -160,6 +165,14 @@ def audit_runs(
             embedding=False,
             progress=progress,
         )
+
+
+def audit_folders(folders: Sequence[Path], **options: Any) -> Audit:
+    """`audit_runs` of the runs in these folders, called by their methods, or by their folders where these repeat."""
+    runs = [open_run(folder) for folder in folders]
+    methods = [run.config.method.name for run in runs]
+    names = methods if len(set(methods)) == len(methods) else [str(folder) for folder in folders]
+    return audit_runs(dict(zip(names, runs, strict=True)), **options)
 
 
 def confound_columns(problem: Problem) -> list[Column]:
