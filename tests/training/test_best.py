@@ -7,9 +7,10 @@ import pytest
 from deconfound.errors import OptionError
 from deconfound.training.dry_run import dry_run
 from deconfound.training.engine import Engine, KeepBestEpoch
-from deconfound.training.jobs import plan, run_job
+from deconfound.training.jobs import plan
 from deconfound.training.problem import open_problem
 from deconfound.training.step import BestEpoch
+from deconfound.training.workers import run_job
 from tests.training import tiny
 
 

@@ -211,7 +211,7 @@ def test_an_interrupted_run_says_how_to_go_on(here, monkeypatch, capsys):
 
     tiny.write(here)
     ask("init", "table.csv", "--label", "dx", "--confounds", "age")
-    monkeypatch.setattr("deconfound.training.jobs.run_job", stopped)
+    monkeypatch.setattr("deconfound.training.workers.run_job", stopped)
     found = ASK.invoke(cli.app, ["fit", "config.yaml"])
     assert found.exit_code == 130
     assert "give the same command again to go on from here" in found.output

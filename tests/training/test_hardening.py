@@ -20,8 +20,9 @@ from deconfound.cli.options import complete_methods, complete_override
 from deconfound.data.files import only_one
 from deconfound.errors import RunError
 from deconfound.training import predict
-from deconfound.training.jobs import open_runs, plan, run_job
+from deconfound.training.jobs import open_runs, plan
 from deconfound.training.tasks import Task, answers_of, performance
+from deconfound.training.workers import run_job
 from tests.training import tiny
 
 NONE = {"method": {"name": "none"}, "training": {"epochs": 2}}

@@ -11,8 +11,9 @@ import torch
 import yaml
 
 from deconfound.errors import OptionError
-from deconfound.training.jobs import Cluster, execute, open_runs, plan
+from deconfound.training.jobs import open_runs, plan
 from deconfound.training.run_folder import gather, open_run
+from deconfound.training.workers import Cluster, execute
 from tests.training import tiny
 
 BASE = {"training": {"epochs": 2}, "method": {"name": "none"}}

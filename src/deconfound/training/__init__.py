@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from deconfound.training.fitting import FitResult, fit
     from deconfound.training.in_memory import InMemoryTrainer, train_in_memory
     from deconfound.training.intervals import Interval, difference, interval
-    from deconfound.training.jobs import Cluster, Progress
+    from deconfound.training.jobs import Progress
     from deconfound.training.losses import bce, cross_entropy, focal, mse
     from deconfound.training.needs import listed_faults, need
     from deconfound.training.origin import commit, provenance
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deconfound.training.splits import Fold, deal, kfold, stratum_codes
     from deconfound.training.start import Start, start_config
     from deconfound.training.step import BestEpoch
+    from deconfound.training.workers import Cluster
 
 _FILES = {
     "comparison": "Comparison compare",
@@ -35,7 +36,7 @@ _FILES = {
     "fitting": "FitResult fit",
     "in_memory": "InMemoryTrainer train_in_memory",
     "intervals": "Interval difference interval",
-    "jobs": "Cluster Progress",
+    "jobs": "Progress",
     "losses": "bce cross_entropy focal mse",
     "needs": "listed_faults need",
     "origin": "commit provenance",
@@ -46,6 +47,7 @@ _FILES = {
     "splits": "Fold deal kfold stratum_codes",
     "start": "Start start_config",
     "step": "BestEpoch",
+    "workers": "Cluster",
 }
 _EXPORTS = {name: file for file, names in _FILES.items() for name in names.split()}
 

@@ -61,7 +61,8 @@ def _prior_shift(problem: Problem, rows: RowNumbers, weights: NDArray[np.float64
         return np.zeros(task.outputs)
     if task.kind == "multiclass":
         member = codes[:, [0]] == np.arange(task.outputs)
-        return np.log(member.mean(0)) - np.log(np.average(member, axis=0, weights=weights[:, 0]))
+        shift: NDArray[np.float64] = np.log(member.mean(0) / np.average(member, axis=0, weights=weights[:, 0]))
+        return shift
 
     def log_odds(share: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.log(share) - np.log1p(-share)

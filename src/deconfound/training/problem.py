@@ -158,9 +158,17 @@ def _divided(config: Config, source: Source, task: Task, codes: NDArray[np.float
     if splits.kind == "kfold":
         return kfold(strata, people, folds=splits.folds, validation=splits.validation, seed=seed, rows=rows)
     if splits.kind == "isolated":
-        matrix = _confound_matrix(config, source, rows)
-        options = {"folds": splits.folds, "validation": splits.validation, "seed": seed, "rows": rows}
-        return isolated_folds(codes, matrix, strata, people, numeric=task.kind == "regression", **options)
+        return isolated_folds(
+            codes,
+            _confound_matrix(config, source, rows),
+            strata,
+            people,
+            numeric=task.kind == "regression",
+            folds=splits.folds,
+            validation=splits.validation,
+            seed=seed,
+            rows=rows,
+        )
     assert splits.column is not None  # checked with the settings
     values = np.asarray(source.table[splits.column])
     return folds_by_level(
