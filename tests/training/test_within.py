@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from deconfound.errors import OptionError
 from deconfound.methods import Setting, TrainingBatch, method, task_loss
 from deconfound.training import Samples, Schedule, bce, predict_in_memory, train_in_memory
 from deconfound.training.within import Within, between_strata
+from tests.training import tiny
 
 
 def batch(n=30, labels=2, seed=0):
@@ -102,3 +104,14 @@ def test_a_loss_within_strata_needs_strata():
     rows = TrainingBatch(torch.zeros(4, 2), torch.zeros(4, 0), torch.zeros(4, 1))
     with pytest.raises(OptionError, match="strata must be known for a loss that compares rows within them; got none"):
         task_loss(Within(), torch.zeros(4, 1), rows)
+
+
+def test_a_run_ranks_within_the_levels_of_a_column(tmp_path):
+    path = tiny.write(tmp_path, tiny.cohort(120))
+    training = {"loss": "within", "within": "site", "epochs": 12, "lr": 0.02}
+    results = tiny.fit(tiny.config(path, tmp_path / "run", training=training, method={"name": "none"}))
+    assert len(results["folds"]) == 2
+    history = pd.read_csv(tmp_path / "run" / "fold-0" / "history.csv")
+    assert (history["train_pairs"] > 1).all()
+    said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv")
+    assert 0.2 < float((said["score_dx"] > 0.5).mean()) < 0.8

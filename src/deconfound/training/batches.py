@@ -36,7 +36,7 @@ class Rows(Dataset[Batch]):
             "label": self.part.target[at],
             "metadata": self.part.metadata[at],
         }
-        more = {"controls": self.part.controls, "weight": self.part.weight}
+        more = {"controls": self.part.controls, "weight": self.part.weight, "stratum": self.part.stratum}
         return batch | {name: values[at] for name, values in more.items() if values is not None}
 
 
@@ -91,7 +91,8 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
 def training_batch(batch: Batch) -> TrainingBatch:
     """A batch as a method reads it."""
     x = batch["x"] if "x" in batch else batch["image"]
-    return TrainingBatch(x, batch["metadata"], batch["label"], batch.get("controls"), weight=batch.get("weight"))
+    further = {name: batch.get(name) for name in ("controls", "weight", "stratum")}
+    return TrainingBatch(x, batch["metadata"], batch["label"], **further)
 
 
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:

@@ -143,12 +143,19 @@ def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> tuple
     data = fold_data(problem, number)
     method = prepare(data)
     training = problem.config.training
-    loss = criterion(training.loss, problem.task.kind, training.focal_gamma)
+    loss = criterion(training.loss, problem.task.kind, training.focal_gamma, prevalence(data))
     kept = train_with_lightning(method, data, loss, folder / LAST, on_epoch)
     device = _device(problem.config)
     rows = loader(data, data.validation, max(training.batch_size, 256), None, training.workers)
     finish(method.to(device), lambda: held_out(rows, device), kept["best"]["weights"])
     return data, method, kept
+
+
+def prevalence(data: FoldData) -> list[float]:
+    """The share of each label, or class, in the training rows."""
+    target = data.train.target
+    classes = torch.nn.functional.one_hot(target) if target.dtype == torch.int64 else target
+    return [float(share) for share in classes.double().reshape(len(target), -1).mean(0)]
 
 
 def follower() -> bool:

@@ -15,7 +15,7 @@ from deconfound.design import Design
 from deconfound.methods import TrainingBatch
 from deconfound.training.problem import Problem
 from deconfound.training.scaling import Scaler, fit_scaler
-from deconfound.training.splits import Fold, RowNumbers
+from deconfound.training.splits import Fold, RowNumbers, stratum_codes
 from deconfound.training.tasks import targets
 
 AT_ONCE = 256
@@ -31,6 +31,7 @@ class Part:
         target: What the criterion reads.
         controls: One boolean per row, or None.
         weight: How much a row counts, `(n, labels)`, or None.
+        stratum: The number of each row's stratum, for the loss within strata.
         draw: The probability by which each row is drawn in an epoch; None takes every row once.
     """
 
@@ -39,6 +40,7 @@ class Part:
     target: Tensor
     controls: Tensor | None
     weight: Tensor | None = None
+    stratum: Tensor | None = None
     draw: NDArray[np.float64] | None = None
 
 
@@ -85,7 +87,7 @@ def fold_data(problem: Problem, number: int) -> FoldData:
         metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
         target = targets(problem.task, problem.codes[rows], mean, scale)
         count = None if weight is None else torch.from_numpy(weight.astype(np.float32))
-        return Part(rows, metadata, target, _controls(problem, rows), count)
+        return Part(rows, metadata, target, _controls(problem, rows), count, _stratum(problem, rows))
 
     if weights is None:
         train, validation = part(fold.train, True), part(fold.validation, True)
@@ -105,6 +107,13 @@ def _scaler(problem: Problem, fold: Fold) -> Scaler:
     blocks = (fold.train[start : start + AT_ONCE] for start in range(0, len(fold.train), AT_ONCE))
     fitted = fit_scaler(problem.source.read(block) for block in blocks)
     return fitted if data.scale == "columns" else Scaler(fitted.mean)
+
+
+def _stratum(problem: Problem, rows: RowNumbers) -> Tensor | None:
+    name = problem.config.training.within
+    if name is None:
+        return None
+    return torch.from_numpy(stratum_codes([np.asarray(problem.source.table[name])])[rows].astype(np.int64))
 
 
 def _controls(problem: Problem, rows: RowNumbers) -> Tensor | None:

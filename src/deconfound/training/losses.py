@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -14,28 +15,32 @@ from torch.nn import functional as torch_functional
 from deconfound.errors import OptionError
 from deconfound.methods import Criterion
 from deconfound.methods.base import spread_weight
+from deconfound.training.within import Within
 
 USUAL = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 FITTING = {
-    "binary": ("bce", "focal"),
-    "multilabel": ("bce", "focal"),
-    "multiclass": ("cross-entropy", "focal"),
+    "binary": ("bce", "focal", "within"),
+    "multilabel": ("bce", "focal", "within"),
+    "multiclass": ("cross-entropy", "focal", "within"),
     "regression": ("mse",),
 }
 
 
-def criterion(loss: str, task: str, focal_gamma: float = 2.0) -> Criterion:
+def criterion(loss: str, task: str, focal_gamma: float = 2.0, prevalence: float | Sequence[float] = 0.5) -> Criterion:
     """A loss by its name.
 
     Args:
-        loss: "bce", "cross-entropy", "focal", "mse", or "auto" for the usual one of the task.
+        loss: "bce", "cross-entropy", "focal", "mse", "within", or "auto" for the usual one of the task.
         task: "binary", "multilabel", "multiclass" or "regression".
         focal_gamma: See `focal`.
+        prevalence: See `Within`.
     """
     name = USUAL[task] if loss == "auto" else loss
     if name not in FITTING[task]:
-        choices = " or ".join(map(repr, FITTING[task]))
-        raise OptionError(f"training.loss must be {choices} for a {task} task; got {name!r}.")
+        choices = ", ".join(map(repr, FITTING[task]))
+        raise OptionError(f"training.loss must be among {choices} for a {task} task; got {name!r}.")
+    if name == "within":
+        return Within(prevalence=prevalence)
     if name == "focal":
         return partial(focal, gamma=focal_gamma)
     return {"bce": bce, "cross-entropy": cross_entropy, "mse": mse}[name]
