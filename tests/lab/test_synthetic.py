@@ -198,6 +198,30 @@ def test_the_best_state_is_chosen_by_the_validation_images(small):
     assert steps[1][1] > steps[0][1] + 0.1
 
 
+def test_the_best_state_is_measured_as_such_and_the_last_as_the_last(small, monkeypatch):
+    """With the validation labels turned round an early state is the best: that of a training which ends there."""
+
+    def turned(*args, **options):
+        problem = make_problem(*args, **options)
+        return replace(problem, validation=replace(problem.validation, target=1 - problem.validation.target))
+
+    monkeypatch.setattr(training, "make_problem", turned)
+    setup = Setup("none", 40, lr=1e-3, steps=40, seeds=(0,))
+    (found,) = run_setup(setup, CPU, silent, 50)
+    assert found["best_step"] < 40
+    assert found["best"] != found["last"]
+    (short,) = run_setup(replace(setup, steps=found["best_step"]), CPU, silent, 50)
+    assert short["last"] == short["best"] == found["best"]
+
+
+def test_a_network_is_refitted_before_it_is_measured_where_its_method_does_that(small):
+    setup = Setup("pmdn", 40, lr=1e-3, steps=5, seeds=(0,))
+    refitted, raw = (
+        run_setup(replace(setup, options={"refit": refit}), CPU, silent, 50)[0]["last"] for refit in (True, False)
+    )
+    assert refitted["dcor2_logit"] != raw["dcor2_logit"]
+
+
 def test_what_is_left_of_the_confound_is_the_mean_of_both_groups(monkeypatch):
     """Features that hold the confound in group 1 alone: half of that group's dcor², recomputed by double centring."""
     tied = synthetic_images(60, seed=1)
