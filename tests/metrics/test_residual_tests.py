@@ -94,7 +94,7 @@ def test_thirds_of_the_label_would_accuse_a_model_that_knows_only_the_label():
         thirds = torch.from_numpy(np.digitize(label, np.quantile(label, [1 / 3, 2 / 3])))
         x, y = torch.from_numpy(label)[:, None], torch.from_numpy(confound)
         rejected += metrics.dcor_test(x, y, thirds, None, FEW).p <= 0.05
-    assert rejected >= 10
+    assert rejected >= 7
 
 
 def test_outputs_that_are_the_label_leave_nothing():

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from deconfound.auditing.embedding import embed
 from deconfound.auditing.intake import Intake, Roles, read, sampled
-from deconfound.auditing.measures import Left, Measured, left_in
+from deconfound.auditing.measures import Left, Measured, left_in, main_statistic
 from deconfound.auditing.notes import diagnose, reasons
 from deconfound.auditing.records import NO_ANSWER, AuditRow, Embedding, Note, Verdict
 from deconfound.auditing.result import Audit
 from deconfound.auditing.scoring import association_rows, audit_row, scored
 from deconfound.auditing.shapes import shapes
-from deconfound.auditing.verdicts import LEVEL, MAIN, corrected, verdict
+from deconfound.auditing.verdicts import LEVEL, corrected, verdict
 from deconfound.design.table import Table
 from deconfound.errors import DeconfoundWarning
 from deconfound.metrics.columns import Column
 from deconfound.metrics.differences import bootstrap_difference
-from deconfound.metrics.resampling import Resampling
+from deconfound.metrics.resampling import Estimate, Resampling
 
 # Statistics of pairs cost n² for every permutation; of more rows a random sample of people is measured.
 MOST_ROWS = 3000
@@ -127,7 +127,11 @@ def _what_is_left(
         progress(f"{confound.name} in the {space} of {model}", number, len(jobs) + 1)
         keep = sample[confound.present[sample]]
         measured = Measured(values[keep], confound.take(keep), data.groups[keep], data.units[keep], data.folds[keep])
-        left = left_in(measured, [label.take(keep) for label in data.labels], resampling, logits=space == "outputs")
+        labels = [label.take(keep) for label in data.labels]
+        if any(note.kind == "constant in test sets" for note in reasons(notes, confound.name)):
+            left = Left((Estimate(main_statistic(labels), float("nan"), len(keep)),), torch.zeros(0))
+        else:
+            left = left_in(measured, labels, resampling, logits=space == "outputs")
         _people_note(left, confound.name, notes)
         part = [audit_row(model, space, confound.name, "", item) for item in left.estimates]
         verdicts.append(verdict(part, reasons(notes, confound.name)))
@@ -210,12 +214,5 @@ def _about(data: Intake, resampling: Resampling, roles: Roles) -> dict[str, Any]
         "permutations": resampling.permutations,
         "bootstraps": resampling.bootstraps,
         "seed": resampling.seed,
-        "main": next((name for name in MAIN if _rests_on(name, data)), "dcor_sqr"),
+        "main": main_statistic(data.labels),
     }
-
-
-def _rests_on(statistic: str, data: Intake) -> bool:
-    numeric = any(label.kind == "numeric" for label in data.labels)
-    return {"residual_dcor_sqr": numeric, "within_group_dcor_sqr": bool(data.labels) and not numeric}.get(
-        statistic, not data.labels
-    )

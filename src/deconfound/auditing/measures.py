@@ -79,13 +79,23 @@ def _main(
     encoded: Tensor,
     units: Tensor | None,
 ) -> tuple[Estimate, Draws]:
+    """The number that decides, with what its difference to another model is made of."""
+    statistic = main_statistic(labels)
+    if statistic == "residual_dcor_sqr":
+        draws = residual_draws(pooled, encoded, labels, units, resampling)
+    else:
+        cells = given.folds * (int(given.groups.max()) + 1) + given.groups if labels else given.folds
+        draws = dcor_draws(given.outputs, encoded, cells, units, resampling)
+    if not draws.movable:  # the confound does not vary where it is compared: a zero would be no measurement
+        return Estimate(statistic, float("nan"), draws.n, movable=0), replace(draws, replicates=torch.zeros(0))
+    return draws.estimate(statistic), draws
+
+
+def main_statistic(labels: Sequence[Column]) -> str:
     """The number that decides: beyond numeric labels, within label groups, or over all rows without a label."""
     if any(label.kind == "numeric" for label in labels):
-        draws = residual_draws(pooled, encoded, labels, units, resampling)
-        return draws.estimate("residual_dcor_sqr"), draws
-    cells = given.folds * (int(given.groups.max()) + 1) + given.groups if labels else given.folds
-    draws = dcor_draws(given.outputs, encoded, cells, units, resampling)
-    return draws.estimate("within_group_dcor_sqr" if labels else "dcor_sqr"), draws
+        return "residual_dcor_sqr"
+    return "within_group_dcor_sqr" if labels else "dcor_sqr"
 
 
 def _probes(

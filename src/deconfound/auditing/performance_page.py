@@ -27,7 +27,7 @@ def performance_section(data: Mapping[str, Any]) -> str:
     return section(
         "Performance",
         table,
-        _tabled(data, "Differences on the same people", "_difference", of=""),
+        _differences(data),
         _split(data),
         _used(data),
         "<h3>By stratum</h3>",
@@ -37,8 +37,11 @@ def performance_section(data: Mapping[str, Any]) -> str:
     )
 
 
-def _tabled(data: Mapping[str, Any], title: str, ending: str, of: str) -> str:
-    rows = [row for row in data["rows"] if row["statistic"].endswith(ending)]
+def _differences(data: Mapping[str, Any]) -> str:
+    """Every model less the first, in performance and then in what is left."""
+    title, ending = "Differences on the same people", "_difference"
+    rows = [row for row in data["rows"] if row["statistic"].endswith(ending) and row["low"] is not None]
+    rows.sort(key=lambda row: row["confound"] != "")
     if not rows:
         return ""
     body = []

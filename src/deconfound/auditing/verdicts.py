@@ -30,7 +30,9 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
         return Verdict(first.model, first.space, first.confound, "no answer", headline, text)
     probes = [row for name, row in found.items() if "probe" in name]
     grade = _grade(main, probes)
-    headline = {"none found": f"no sign of {first.confound}"}.get(grade, f"{first.confound} is still there: {grade}")
+    headline = f"no sign of {first.confound}" if grade == "none found" else f"{first.confound} is still there: {grade}"
+    if grade == "faint" and main.p > LEVEL:
+        headline = f"a probe finds a faint trace of {first.confound}"
     sentences = [_main_sentence(main, grade), *(_probe_sentence(row) for row in probes)]
     detectable = _detectable(main)
     if grade == "none found":

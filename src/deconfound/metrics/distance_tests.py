@@ -92,7 +92,7 @@ def dcor_draws(
     for part in parts:
         cell = _Cell.of(x[part], y[part])
         values.append(cell.value())
-        nulls.append(cell.permuted(y, orders[:, part]))
+        nulls.append(cell.permuted(y, orders[:, part], part))
         replicates.append(cell.resampled(weights[:, part].double()))
     used = sum(len(part) for part in parts)
     mean = [torch.stack(items).mean(0) for items in (values, nulls, replicates)]
@@ -123,8 +123,8 @@ class _Cell:
         """The bias-corrected dcor² of the rows as they are; zero where a side does not vary."""
         return (self.centred * self.b).sum() / self.scale if self.scale > 0 else self.scale
 
-    def permuted(self, y: Tensor, orders: Tensor) -> Tensor:
-        """The same, `(orders,)`, with row i taking the value of row `orders[k, i]` of the whole `y`."""
+    def permuted(self, y: Tensor, orders: Tensor, rows: Tensor) -> Tensor:
+        """The same, `(orders,)`, with row `rows[i]` taking the value of row `orders[k, i]` of the whole `y`."""
         if self.scale <= 0:
             return torch.zeros(len(orders), dtype=torch.float64)
         levels, codes = torch.unique(y, dim=0, return_inverse=True)
@@ -132,6 +132,8 @@ class _Cell:
         n = orders.shape[1]
         if self.x.shape[1] == y.shape[1] == 1 and n >= _SORT_FROM and len(levels) > 2:
             held, products = max(1, _HELD // (16 * n)), self._by_sorting(y)
+        elif one_hot and len(levels) > 3 and bool((orders.sort(1).values == rows).all()):
+            held, products = max(1, _HELD * len(levels) // n**2), self._by_partners(codes[rows], rows)
         elif len(levels) <= _FEW_LEVELS:
             held, products = max(1, _HELD // (n * len(levels))), self._by_level(levels, codes)
         elif one_hot:
@@ -165,6 +167,19 @@ class _Cell:
 
         return products
 
+    def _by_partners(self, codes: Tensor, rows: Tensor) -> Products:
+        """Rows that share a level keep sharing it wherever they go: only their pairs are visited."""
+        by_level = codes.argsort(stable=True)
+        sizes = torch.bincount(codes)
+        pairs = [torch.combinations(part, 2) for part in by_level.split(sizes[sizes > 0].tolist()) if len(part) > 1]
+        first, second = torch.cat(pairs).T if pairs else torch.zeros(2, 0, dtype=torch.long)
+
+        def products(orders: Tensor) -> Tensor:
+            place = torch.searchsorted(rows, orders).argsort(1)
+            return -(8**0.5) * self.centred[place[:, first], place[:, second]].sum(1)
+
+        return products
+
     def _by_equality(self, codes: Tensor) -> Products:
         """Levels are all as far from each other: only whether two rows share one matters."""
 
@@ -190,6 +205,8 @@ class _Cell:
 
     def resampled(self, weights: Tensor) -> Tensor:
         """dcor² for every bootstrap sample, in which row i counts `weights[k, i]` times."""
+        if self.scale <= 0:
+            return torch.zeros(len(weights), dtype=torch.float64)
         # float32 is exact enough for an interval, and twice as fast; sums are taken in float64.
         a, b, w = (self.a / self.a.max().clamp_min(1e-300)).float(), self.b.float(), weights.T.float()
         n = weights.T.sum(0)

@@ -140,7 +140,7 @@ class Calibration:
 def calibration(probabilities: "Samples", positive: "Samples", bins: int = BINS) -> Calibration:
     """The calibration curve and error of `probabilities (n,)`, in bins of equally many rows (ties stay together)."""
     probabilities, positive = same_shape(probabilities, positive, ("probabilities", "positive"))
-    p, truth = _probability(probabilities), zero_or_one(positive, "positive")
+    p, truth = _probability(probabilities).contiguous(), zero_or_one(positive, "positive")
     levels = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
     sample = p if len(p) <= 10**6 else p[:: len(p) // 10**6 + 1]
     code = torch.bucketize(p, torch.unique(torch.quantile(sample, levels)))

@@ -1,0 +1,195 @@
+"""Right in every common design: a perfect model is not accused, a confounded one is found, and nothing is misread."""
+
+import numpy as np
+import pytest
+
+from deconfound.auditing import audit
+from deconfound.errors import DeconfoundWarning, OptionError
+from tests.auditing.cohort import cohort
+
+QUICK = {"permutations": 99, "bootstraps": 40, "embedding": False}
+
+
+def grades(result):
+    return {(item.model, item.confound): item.grade for item in result.verdicts}
+
+
+def measured(result, statistic, **where):
+    return result.where(statistic=statistic, **where)[0]
+
+
+# Numeric labels
+
+
+@pytest.fixture(scope="module")
+def aged():
+    """Sites that differ in age, and three predictions of age: perfect, noisy, and one that leans on a site."""
+    rng = np.random.default_rng(1)
+    site = rng.integers(0, 3, 240)
+    age = np.array([40, 55, 65])[site] + 12 * rng.normal(size=240)
+    noise = 6 * rng.normal(size=240)
+    outputs = {"perfect": age, "noisy": age + noise, "leaning": age + noise + 8 * (site == 2)}
+    table = {"age": age, "site": np.array(["a", "b", "c"])[site]}
+    return audit(outputs, table, confounds=["site"], labels=["age"], **QUICK)
+
+
+def test_outputs_that_are_the_true_age_show_no_sign_of_the_site_and_a_planted_site_is_found(aged):
+    found = grades(aged)
+    assert found["perfect", "site"] == found["noisy", "site"] == "none found"
+    assert found["leaning", "site"] in ("clear", "strong")
+    main = measured(aged, "residual_dcor_sqr", model="perfect")
+    assert (main.value, main.p) == (pytest.approx(0, abs=1e-6), 1.0)
+
+
+def test_a_numeric_label_has_its_error_first_and_by_site(aged):
+    rows = [row for row in aged.rows if row.model == "noisy" and row.space == "outputs" and not row.confound]
+    assert rows[0].statistic == "mean_absolute_error"
+    assert len(aged.where(model="noisy", confound="site", statistic="mean_absolute_error")) == 3
+    assert set(aged.shapes["noisy"]) == {"predicted", "errors"}
+
+
+# What cannot be measured has no answer
+
+
+def test_leaving_one_site_out_gives_no_answer_about_the_site_and_the_reason():
+    outputs, table = cohort()
+    with pytest.warns(DeconfoundWarning, match="site is the same in all rows of a test set"):
+        found = audit(outputs["clean"], table, confounds=["site", "sex"], labels=["dx"], fold="site", **QUICK)
+    answer = found.verdicts[0]
+    assert (answer.confound, answer.grade) == ("site", "no answer")
+    assert "cannot show whether the models use site" in answer.text
+    for row in found.where(confound="site", statistic="within_group_dcor_sqr"):
+        assert row.value != row.value
+    assert grades(found)["model", "sex"] == "none found"
+    page = found.to_html()
+    assert "no answer" in page
+    assert "nan" not in page.split("<main>")[1].split("<script")[0].lower().replace("dominant", "")
+
+
+def test_pairs_of_different_models_are_not_compared_where_a_site_is_left_out():
+    outputs, table = cohort()
+    with pytest.warns(DeconfoundWarning):
+        found = audit(outputs["clean"], table, confounds=["site"], labels=["dx"], fold="site", **QUICK)
+    assert measured(found, "share_within", confound="site").value == 1
+    assert not found.where(confound="site", statistic="auc_between")
+
+
+# Reading outputs
+
+
+def test_two_columns_of_probabilities_are_in_the_order_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    dx = np.array(["AD", "CN"])[rng.integers(0, 2, 120)]
+    sure = np.where(dx == "CN", 0.8, 0.2)
+    outputs = np.column_stack([1 - sure, sure])  # AD, CN: the order of classes_
+    table = {"dx": dx, "sex": rng.integers(0, 2, 120)}
+    found = audit(outputs, table, confounds=["sex"], labels=["dx"], **QUICK)
+    assert measured(found, "accuracy", confound="").value == 1
+    assert measured(found, "auc", confound="").value == 1
+    assert "AD, CN, in this order" in found.notes[0].text
+    with pytest.warns(DeconfoundWarning, match="Does a high score stand for the other level"):
+        turned = audit(outputs, table, confounds=["sex"], labels=["dx"], classes=["CN", "AD"], **QUICK)
+    assert measured(turned, "accuracy", confound="").value == 0
+    with pytest.raises(OptionError, match="classes must name every level of the one label; got A, B for"):
+        audit(outputs, table, confounds=["sex"], labels=["dx"], classes=["A", "B"], **QUICK)
+
+
+@pytest.mark.parametrize("levels", [(1, 2), (0, 1), (3, 7)])
+def test_predicted_codes_of_classes_are_classes(levels):
+    rng = np.random.default_rng(0)
+    dx = np.array(levels)[rng.integers(0, 2, 200)]
+    said = np.where(rng.random(200) < 0.9, dx, sum(levels) - dx)
+    found = audit(said, {"dx": dx, "sex": rng.integers(0, 2, 200)}, confounds=["sex"], labels=["dx"], **QUICK)
+    assert measured(found, "accuracy", confound="").value == pytest.approx(np.mean(said == dx))
+
+
+def test_what_was_read_as_what_is_the_first_line_of_the_answer():
+    outputs, table = cohort()
+    found = audit(outputs["clean"], table, confounds=["sex"], labels=["dx"], **QUICK)
+    assert found.notes[0].kind == "reading"
+    assert repr(found).splitlines()[1] == "  read as: model: scores above 0 mean dx = patient."
+
+
+# Values that are not numbers, and categories
+
+
+def test_a_category_of_a_data_frame_stays_one_and_nan_among_texts_is_missing():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    site = rng.integers(0, 5, 100)
+    names = [["a", "b", float("nan")][code % 3] for code in site]
+    frame = pandas.DataFrame({"site": pandas.Categorical(site), "dx": rng.integers(0, 2, 100)})
+    found = audit(rng.normal(size=100), frame, confounds=["site"], labels=["dx"], **QUICK)
+    assert found.about["confounds"][0]["kind"] == "categorical"
+    plain = {"site": names, "dx": frame["dx"].to_numpy()}
+    found = audit(rng.normal(size=100), plain, confounds=["site"], labels=["dx"], **QUICK)
+    assert found.about["confounds"][0]["levels"] == ["a", "b"]
+
+
+# People with several rows
+
+
+def test_visits_in_the_same_order_are_found_and_what_cannot_move_has_no_answer():
+    rng = np.random.default_rng(0)
+    person, visit = np.repeat(np.arange(60), 3), np.tile(["v1", "v2", "v3"], 60)
+    dx = rng.integers(0, 2, 60)[person]
+    score = dx + rng.normal(size=60)[person] + 0.5 * rng.normal(size=180) + 1.5 * (visit == "v3")
+    table = {"visit": visit, "dx": dx, "who": person}
+    found = audit(score, table, confounds=["visit"], labels=["dx"], person="who", **QUICK)
+    assert found.verdicts[0].p == 0.01
+    table["age"] = visit == "v1"
+    table["stage"] = visit == "v1"
+    with pytest.warns(DeconfoundWarning, match=r"nearly the same|does not vary within any label group"):
+        found = audit(score, table, confounds=["age"], labels=["stage"], person="who", **QUICK)
+    assert found.verdicts[0].grade == "no answer"
+
+
+# Grades, corrections and effects
+
+
+def test_every_verdict_has_an_effect_a_corrected_p_value_and_what_could_have_been_found():
+    outputs, table = cohort()
+    found = audit(outputs, table, confounds=["age", "site"], labels=["dx"], **QUICK)
+    for item in found.verdicts:
+        assert item.p_holm >= item.p
+        assert item.effect == measured(found, item.statistic, model=item.model, confound=item.confound).value
+        if item.grade == "none found":
+            assert f"a dcor² of {item.detectable:.3f} or more" in item.text
+    assert any(note.kind == "many tests" for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "p", "probe", "grade"),
+    [
+        (0.009, 0.01, 1.0, "faint"),
+        (0.011, 0.01, 1.0, "weak"),
+        (0.051, 0.05, 1.0, "clear"),
+        (0.21, 0.01, 1.0, "strong"),
+        (0.21, 0.051, 1.0, "none found"),
+        (0.21, 0.051, 0.05, "faint"),
+    ],
+)
+def test_the_grade_follows_from_size_and_test(value, p, probe, grade):
+    from deconfound.auditing.records import AuditRow
+    from deconfound.auditing.verdicts import verdict
+
+    rows = [
+        AuditRow("m", "outputs", "age", "within_group_dcor_sqr", "", value, 0.0, 0.1, p, 0.0, 0.02, 90),
+        AuditRow("m", "outputs", "age", "linear_probe_r2", "", 0.1, 0.0, 0.2, probe, 0.0, 0.02, 90),
+    ]
+    assert verdict(rows, []).grade == grade
+
+
+def test_the_detectable_effect_is_found_about_four_times_in_five():
+    from deconfound.auditing.verdicts import normal_dcor_sqr
+
+    rng = np.random.default_rng(0)
+    first = audit(rng.normal(size=100), {"age": rng.normal(size=100)}, confounds=["age"], **QUICK).verdicts[0]
+    strength = next(r for r in np.linspace(0, 1, 1001) if normal_dcor_sqr(r) >= first.detectable)
+    hits = 0
+    for _ in range(40):
+        age = rng.normal(size=100)
+        outputs = strength * age + np.sqrt(1 - strength**2) * rng.normal(size=100)
+        options = {**QUICK, "permutations": 39}
+        hits += audit(outputs, {"age": age}, confounds=["age"], **options).verdicts[0].found
+    assert 0.55 <= hits / 40 <= 0.98
