@@ -1,4 +1,4 @@
-"""`deconfound audit`: files in, three files out, and errors that name file, column and fix."""
+"""`deconfound audit`: files in, a page, numbers and a card out, and errors that name file, column and fix."""
 
 import json
 import re
@@ -41,11 +41,11 @@ def run(*arguments):
     return CliRunner().invoke(app, [*map(str, arguments), *QUICK])
 
 
-def test_one_file_with_everything_gives_three_files_and_exit_code_zero(files):
+def test_one_file_with_everything_gives_four_files_and_exit_code_zero(files):
     out = files / "audit"
     done = run(files / "all.csv", "--confounds", "age,sex,site", "--labels", "dx", "--out", out)
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in out.iterdir()) == ["audit.csv", "audit.html", "audit.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["audit.csv", "audit.html", "audit.json", "card.md"]
     found = json.loads((out / "audit.json").read_text())
     assert found["about"]["models"] == ["all"]
     assert "read as: all: scores above 0 mean dx = patient" in done.output
@@ -216,3 +216,33 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(fil
     monkeypatch.setattr("deconfound.auditing.joined.audit", lambda *args, **options: pytest.fail("measured first"))
     done = run(files / "all.csv", "--confounds", "age", "--out", files / "all.csv")
     assert "--out must be a folder that can be written" in str(done.exception)
+
+
+def test_named_files_are_written_and_nothing_else(files, monkeypatch):
+    monkeypatch.chdir(files)
+    done = run("all.csv", "--confounds", "age", "--labels", "dx", "--html", "a.html", "--card", "b/card.md")
+    assert done.exit_code == 0, done.output
+    assert not (files / "audit").exists()
+    card = (files / "b" / "card.md").read_text()
+    assert "to be written by the author" in card
+    assert "**all: AUC**: 0." in card
+    done = run("all.csv", "--confounds", "age", "--card", "card.txt")
+    assert "--card must be a file that ends in .md or .card.json; got card.txt" in str(done.exception)
+
+
+def test_names_of_columns_say_which_class_and_which_level_a_score_stands_for(files):
+    outputs, table = cohort(n=90)
+    score = 1 / (1 + np.exp(-outputs["clean"]))
+    table["dx"] = np.where(table["dx"] == "patient", "first", "second")  # by the alphabet "second" would be positive
+    said = {"score_dx": score, "score_sd_dx": 0 * score, "predicted_dx": np.where(score > 0.5, "first", "second")}
+    write(files / "said.csv", {**table, **said})
+    done = run(files / "said.csv", "--confounds", "sex", "--labels", "dx", "--json", files / "said.json")
+    assert done.exit_code == 0, done.output
+    assert "probabilities above 0.5 mean dx = first" in done.output
+    classes = {"score_second": 1 - score, "score_first": score, "predicted_dx": said["predicted_dx"]}
+    write(files / "classes.csv", {**table, **classes})
+    done = run(files / "classes.csv", "--confounds", "sex", "--labels", "dx", "--json", files / "classes.json")
+    for name in ("said", "classes"):
+        rows = json.loads((files / f"{name}.json").read_text())["rows"]
+        found = next(row for row in rows if row["statistic"] == "auc" and not row["confound"])
+        assert found["value"] > 0.85

@@ -13,6 +13,8 @@ from deconfound.cli.options import show_verdicts
 from deconfound.cli.progress import stage_progress
 from deconfound.errors import DeconfoundWarning, OptionError
 
+FILES = ("audit.html", "audit.json", "audit.csv", "card.md")
+
 
 def audit(
     predictions: Annotated[
@@ -32,7 +34,14 @@ def audit(
     type: Annotated[list[str] | None, typer.Option(help="COLUMN=categorical or COLUMN=numeric.")] = None,
     positive: Annotated[list[str] | None, typer.Option(help="LABEL=LEVEL that a high score stands for.")] = None,
     classes: Annotated[str, typer.Option(help="Class of each output column, in their order: AD,CN,MCI")] = "",
-    out: Annotated[Path, typer.Option(help="Folder for audit.html, audit.json and audit.csv.")] = Path("audit"),
+    out: Annotated[Path, typer.Option(help="Folder for audit.html, audit.json, audit.csv and card.md.")] = Path(
+        "audit"
+    ),
+    html: Annotated[Path | None, typer.Option(help="Write the page here; then only what is named is written.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the numbers here.")] = None,
+    card: Annotated[
+        Path | None, typer.Option(help="Write a model card here: .md, or .card.json; the author completes it.")
+    ] = None,
     permutations: Annotated[int, typer.Option(help="Permuted tables for each p-value.")] = 499,
     bootstraps: Annotated[int, typer.Option(help="Bootstrap samples for each interval.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
@@ -55,7 +64,9 @@ def audit(
     from deconfound.auditing.joined import listed, pairs
 
     console = Console()
-    _make(out)
+    files = _named(html, json, card) or [out / name for name in FILES]
+    for folder in dict.fromkeys(path.parent for path in files):
+        _make(folder)
     draws = {"permutations": permutations, "bootstraps": bootstraps, "seed": seed}
     if all(path.is_dir() for path in predictions):
         given = {"--confounds": confounds, "--labels": labels, "--table": table, "--features": features}
@@ -63,7 +74,7 @@ def audit(
         from deconfound.training.outputs import audit_folders
 
         with stage_progress(console) as progress:
-            _finish(console, audit_folders(predictions, **draws, progress=progress), out, check)
+            _finish(console, audit_folders(predictions, **draws, progress=progress), files, check)
         return
     if not confounds:
         raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
@@ -88,7 +99,16 @@ def audit(
             **draws,
             progress=progress,
         )
-    _finish(console, result, out, check)
+    _finish(console, result, files, check)
+
+
+def _named(html: Path | None, json: Path | None, card: Path | None) -> list[Path]:
+    """The files that were asked for by name, each with an ending that says what it holds."""
+    wanted = {"--html": (html, (".html",)), "--json": (json, (".json",)), "--card": (card, (".md", ".card.json"))}
+    for option, (path, endings) in wanted.items():
+        if path is not None and not str(path).endswith(endings):
+            raise OptionError(f"{option} must be a file that ends in {' or '.join(endings)}; got {path}.")
+    return [path for path, _ in wanted.values() if path is not None]
 
 
 def _refuse(given: dict[str, Any]) -> None:
@@ -100,12 +120,12 @@ def _refuse(given: dict[str, Any]) -> None:
             )
 
 
-def _finish(console: Console, result: Any, out: Path, check: bool) -> None:
+def _finish(console: Console, result: Any, files: list[Path], check: bool) -> None:
     """Write the audit, show it, and end with code 1 where that is asked for and something is left."""
-    for ending in ("html", "json", "csv"):
-        result.save(out / f"audit.{ending}")
+    for path in files:
+        result.save(path)
     show_verdicts(console, result)
-    console.print(f"wrote {out / 'audit.html'}, audit.json, audit.csv", highlight=False, markup=False)
+    console.print(f"wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
     if check and any(item.found for item in result.verdicts):
         raise typer.Exit(1)
 
