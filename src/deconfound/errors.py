@@ -91,7 +91,7 @@ class TableError(DeconfoundError, ValueError):
 
 
 class ScanError(DeconfoundError, ValueError):
-    """Scans cannot be read, or do not go together with their table."""
+    """Scans or images cannot be read, or do not go together with their table."""
 
 
 class NotFittedError(DeconfoundError, RuntimeError):

@@ -50,7 +50,7 @@ def test_the_row_numbers_that_pandas_writes_and_a_delimiter_at_every_end_are_no_
     path.write_text(FRAME.to_csv(sep=separator).replace("\n", f"{separator}\n"))
     assert list(plain(read_table(path, ["id"])).items()) == EXPECTED
     assert list(plain(read_file(path, ["id"]).columns).items()) == EXPECTED
-    assert open_table(path, id="id", roles=["dx"]).names == ("age",)
+    assert open_table(path, id="id", roles=["dx", "site, city"]).names == ("age",)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_faults_of_a_table_of_paths_are_reported_together(tmp_path):
     assert got.match("b.nii: is empty: every voxel is 0")
     assert got.match("gone.nii: there is no such file")
     assert got.match("row 3 of the table has no 'path'")
-    assert got.match("twice.nii: 2 rows of the table name this scan")
+    assert got.match("twice.nii: 2 rows of the table name this file")
 
 
 def test_nothing_usable_is_an_error_even_if_bad_scans_are_skipped(tmp_path):

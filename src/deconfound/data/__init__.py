@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         store_volumes,
         unpack,
     )
+    from deconfound.data.datasets import DatasetSource, open_dataset
+    from deconfound.data.features import IDENTIFIERS, open_table
     from deconfound.data.files import (
         digest,
         file_digest,
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
         write_text,
         writing,
     )
+    from deconfound.data.images import Images, open_images
+    from deconfound.data.opening import open_source, reads_files
     from deconfound.data.progress import progress_bar
     from deconfound.data.scans import Scans, open_scans
-    from deconfound.data.sources import ArraySource, Source, check_finite, open_array, open_table, refuse_bomb
+    from deconfound.data.sources import ArraySource, Source, SourceNote, check_finite, open_array, refuse_bomb
     from deconfound.data.tables import TABLES, csv_text, join_positions, read_table
     from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
 
@@ -39,21 +43,29 @@ _FILES = {
     "cache": "CachedSet StoredVolumes VolumeFault cache_root store_volumes unpack",
     "files": "digest file_digest file_digests hold only_one read_checked read_json sweep write_bytes write_checked "
     "write_json write_text writing",
+    "datasets": "DatasetSource open_dataset",
+    "features": "IDENTIFIERS open_table",
+    "images": "Images open_images",
+    "opening": "open_source reads_files",
     "progress": "progress_bar",
     "scans": "Scans open_scans",
-    "sources": "ArraySource Source check_finite open_array open_table refuse_bomb",
+    "sources": "ArraySource Source SourceNote check_finite open_array refuse_bomb",
     "tables": "TABLES csv_text join_positions read_table",
     "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
 }
 _HOMES = {name: file for file, names in _FILES.items() for name in names.split()}
 
 __all__ = [
+    "IDENTIFIERS",
     "TABLES",
     "ArraySource",
     "CachedSet",
+    "DatasetSource",
+    "Images",
     "Packing",
     "Scans",
     "Source",
+    "SourceNote",
     "StoredVolumes",
     "VolumeFault",
     "cache_root",
@@ -68,13 +80,17 @@ __all__ = [
     "need_nibabel",
     "only_one",
     "open_array",
+    "open_dataset",
+    "open_images",
     "open_scans",
+    "open_source",
     "open_table",
     "pack",
     "progress_bar",
     "read_checked",
     "read_json",
     "read_table",
+    "reads_files",
     "refuse_bomb",
     "robust_scale",
     "store_volumes",

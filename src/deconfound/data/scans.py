@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.bids import TEXT, Listing, gather, list_bids, list_paths
+from deconfound.data.bids import TEXT, Listing, gather, list_bids, list_paths, report_faults
 from deconfound.data.cache import StoredVolumes, cache_root, store_volumes
 from deconfound.data.files import digest, file_digests
 from deconfound.data.tables import read_table
@@ -26,7 +25,7 @@ from deconfound.data.volumes import (
     robust_scale,
     to_shape,
 )
-from deconfound.errors import DeconfoundWarning, OptionError, ScanError
+from deconfound.errors import OptionError, ScanError
 
 SCALING = "0 to the 99.5th percentile of the voxels that are not zero"
 
@@ -122,7 +121,7 @@ def open_scans(
     )
     faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in cached.faults.items()]
     good = np.array([item for item in range(len(digests)) if item not in cached.faults], dtype=np.intp)
-    _report(faults, len(good), skip_bad)
+    report_faults(faults, len(good), skip_bad, "scan")
     columns = gather([listing.rows[item] for item in good])
     content = [digests[item] for item in good.tolist()]
     mark = digest([settings, list(size), dtype, content, {k: [str(v) for v in c.tolist()] for k, c in columns.items()}])
@@ -147,19 +146,3 @@ def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_colu
     if not listing.paths and not listing.faults:
         raise ScanError(f"{path} must hold scans sub-*/**/{pattern}; got none. Set pattern=….")
     return listing
-
-
-def _report(faults: list[str], good: int, skip_bad: bool) -> None:
-    """Refuse what is wrong, or say what is left out."""
-    listed = "\n".join(f"  {fault}" for fault in faults)
-    if faults and not skip_bad:
-        raise ScanError(
-            f"every scan must be readable and have one row of the table; got {len(faults)} "
-            f"{'fault' if len(faults) == 1 else 'faults'}:\n{listed}\n"
-            "Correct them, or pass skip_bad=True (--skip-bad of a command, data.options.skip_bad of a config) to go on "
-            f"with the {good} that are right."
-        )
-    if not good:
-        raise ScanError(f"at least one scan must be readable and have a row of the table; got none.\n{listed}")
-    if faults:
-        warnings.warn(f"{len(faults)} left out, {good} scans remain:\n{listed}", DeconfoundWarning, stacklevel=3)

@@ -1,11 +1,11 @@
-"""What a run reads from, samples by row number beside a table: columns of features, or an array in a file."""
+"""What a run reads from, samples by row number beside a table; and arrays, in memory or in a file."""
 
 from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -13,25 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.files import file_digest
-from deconfound.data.tables import Columns, join, join_positions, read_table
-from deconfound.design.table import absent, absent_columns, in_rows
+from deconfound.data.tables import Columns, join_positions, read_table
+from deconfound.design.table import absent_columns, in_rows
 from deconfound.errors import Fault, TableError
 
-# Columns that name rows and people. Where they are numbers they are no features all the same.
-IDENTIFIERS = (
-    "id",
-    "participant",
-    "participant_id",
-    "patient",
-    "patient_id",
-    "person",
-    "person_id",
-    "rid",
-    "scan_id",
-    "session_id",
-    "subject",
-    "subject_id",
-)
 _NUMBERS_AT_ONCE = 2**24
 
 
@@ -56,16 +41,43 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SourceNote:
+    """What a reader did with a column that a user may have expected among the features.
+
+    Attributes:
+        kind: "coded" (text, as one 0/1 column per level), "left out" (no feature), or "identifier" (names rows).
+        column: The column.
+        text: The sentence.
+    """
+
+    kind: Literal["coded", "left out", "identifier"]
+    column: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class ArraySource:
     """Samples along the first axis of an array, memory-mapped where it is a file of its own; see `Source`.
 
     Attributes:
         names: One for each feature where the array holds columns of a table; else empty.
+        notes: What was done with columns that are no numbers, one record each.
     """
 
-    def __init__(self, values: NDArray[Any], table: Columns, fingerprint: str, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        values: NDArray[Any],
+        table: Columns,
+        fingerprint: str,
+        names: Sequence[str] = (),
+        notes: Sequence[SourceNote] = (),
+    ) -> None:
         self.values = values
         self.names = tuple(names)
+        self.notes = tuple(notes)
         self.table: Mapping[str, Any] = table
         self.shape: tuple[int, ...] = values.shape[1:]
         self.fingerprint = fingerprint
@@ -126,41 +138,6 @@ def _worst(names: Sequence[str], cells: NDArray[np.int64]) -> str:
     return f", in {count} {'column' if count == 1 else 'columns'}: {', '.join(listed)}"
 
 
-def open_table(
-    path: str | Path,
-    *,
-    table: str | Path | None = None,
-    id: str | None = None,
-    features: Sequence[str] | None = None,
-    roles: Iterable[str] = (),
-) -> ArraySource:
-    """Open a table of features.
-
-    Args:
-        path: CSV, TSV or Parquet, one row per sample.
-        table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used.
-        id: The column that joins the two; it is kept as text. The one they share if None.
-        features: Columns or globs of `path`; every numeric column without a role if None, except those that are
-            called like names of rows or people (`IDENTIFIERS`).
-        roles: Columns with another role (labels, confounds, person, …), which are never features by default.
-    """
-    path = Path(path)
-    people = None if table is None else read_table(table, [id] if id else [])
-    if people is not None and id is None:
-        id = _shared(path, read_table(path), Path(str(table)), people)
-        people = read_table(str(table), [id])
-    content = read_table(path, [id] if id else [])
-    if people is not None:
-        assert id is not None
-        content, people = join(path, content, Path(str(table)), people, id)
-    elif id in content:
-        join_positions(path, content[id], id)
-    chosen = _features(path, content, features, {*roles, *([id] if id else [])})
-    values = np.column_stack([content[name].astype(np.float32) for name in chosen])
-    everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
-    return ArraySource(values, everything, _fingerprint([path, *([Path(str(table))] if table else [])]), chosen)
-
-
 def open_array(
     path: str | Path,
     *,
@@ -185,7 +162,7 @@ def open_array(
     if not path.is_file():
         raise TableError(f"{path} must be a file; got nothing there. Check the path.")
     columns = read_table(table, [id] if id else [])
-    digest = _fingerprint([path, Path(table)])
+    digest = fingerprint([path, Path(table)])
     refuse_bomb(path, max_gb)
     values, names = _load(path, array, id)
     if values.ndim < 2 or values.dtype.kind not in "biuf":
@@ -248,43 +225,9 @@ def _load(path: Path, array: str | None, id: str | None) -> tuple[NDArray[Any], 
     raise TableError(f"data.array must be one of {', '.join(choices)} in {path.name}; got {array!r}.")
 
 
-def _fingerprint(paths: Sequence[Path]) -> str:
+def fingerprint(paths: Sequence[Path]) -> str:
     """A digest of the content of files, whatever they are called."""
     whole = hashlib.sha256()
     for path in paths:
         whole.update(bytes.fromhex(file_digest(path)))
     return whole.hexdigest()
-
-
-def _features(path: Path, content: Columns, wanted: Sequence[str] | None, taken: set[str]) -> list[str]:
-    numeric = [name for name, column in content.items() if column.dtype.kind in "biuf"]
-    if wanted is None:
-        chosen = [name for name in numeric if name not in taken and name.lower() not in IDENTIFIERS]
-        if not chosen:
-            raise TableError(f"{path} must have numeric columns for features; got {', '.join(content)}.")
-        return chosen
-    faults, found = [], []
-    for pattern in wanted:
-        hits = [pattern] if pattern in content else [name for name in content if fnmatchcase(name, pattern)]
-        faults += absent([pattern], list(content), "data.features") if not hits else []
-        found += [name for name in hits if name not in taken or name == pattern]
-    faults += [
-        f"data.features must be columns of numbers; got {name!r}, which holds {content[name].tolist()[0]!r}."
-        for name in dict.fromkeys(found)
-        if name not in numeric
-    ]
-    if not wanted:
-        faults.append("data.features must name at least one column; got none. Leave it out for all columns of numbers.")
-    if faults:
-        raise TableError("\n".join(faults))
-    return list(dict.fromkeys(found))
-
-
-def _shared(path: Path, content: Columns, table: Path, people: Columns) -> str:
-    both = [name for name in people if name in content]
-    if len(both) != 1:
-        what = f"{', '.join(both)}" if both else "none"
-        raise TableError(
-            f"{path.name} and {table.name} must share one column to be joined by; got {what}. Set data.id."
-        )
-    return both[0]

@@ -25,14 +25,14 @@ from deconfound.design.table import (
 from deconfound.errors import TableError, need
 
 Columns = dict[str, NDArray[Any]]
-TABLES = (".csv", ".tsv", ".txt", ".parquet")
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 # So many faults of one kind are named, the others counted.
 SHOWN = 5
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str] = ()) -> Columns:
-    """The columns of a table: a file (CSV, TSV, TXT, Parquet), a DataFrame or a mapping.
+    """The columns of a table: a file (CSV, TSV, TXT, Parquet, XLSX), a DataFrame or a mapping.
 
     Numbers are int64 or float64 with NaN where a cell holds nothing, TRUE and FALSE are booleans, the rest is text with
     None where a cell holds nothing: where it is empty, `n/a` or `nan`, and among numbers also NA, NULL, None, #N/A or a
@@ -61,20 +61,30 @@ def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str
         raise TableError(
             f"{path} must end in {', '.join(TABLES)}; got {kind or 'no ending'!r}. Save the table as one of these."
         )
-    columns = _read_parquet(path, text) if kind == ".parquet" else read_delimited(path, text)
+    columns = _read_frame(path, text) if kind in (".parquet", ".xlsx") else read_delimited(path, text)
     if not columns or not len(next(iter(columns.values()))):
         raise TableError(f"{path} must have at least one row; got none.")
     return columns
 
 
-def _read_parquet(path: Path, text: Sequence[str]) -> Columns:
+def _read_frame(path: Path, text: Sequence[str]) -> Columns:
+    """Parquet, or the first sheet of a workbook."""
     pandas = need("pandas", "tables")
+    if path.suffix.lower() == ".xlsx":
+        need("openpyxl", "excel")
     try:
-        return read_table(pandas.read_parquet(path), text)
+        if path.suffix.lower() == ".parquet":
+            return read_table(pandas.read_parquet(path), text)
+        return _read_sheet(pandas.read_excel(path, dtype=object, keep_default_na=False), text)
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
-    except (ValueError, OSError, ImportError) as error:  # pyarrow's own kinds are among these
-        raise TableError(f"{path} must be Parquet that can be read; got {error}. Save it again, or as CSV.") from error
+    except Exception as error:  # each way of being broken has a kind of its own
+        raise TableError(f"{path} must be a table that can be read; got {error}. Save it again, or as CSV.") from error
+
+
+def _read_sheet(frame: Any, text: Sequence[str]) -> Columns:
+    """A sheet, whose cells have types of their own: whole numbers come as such, ids as they were typed."""
+    return read_table({str(name).strip(): frame[name].to_numpy(dtype=object) for name in frame.columns}, text)
 
 
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from deconfound.data import IDENTIFIERS, Source
 from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
-from deconfound.data.sources import IDENTIFIERS, Source
 from deconfound.design import Design
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError

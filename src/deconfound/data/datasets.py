@@ -1,0 +1,114 @@
+"""A torch Dataset or a Hugging Face dataset as a source of samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.data.tables import read_table
+from deconfound.design.table import Table
+from deconfound.errors import OptionError, ShapeError
+
+
+class DatasetSource:
+    """Samples of a dataset and their table; see `deconfound.data.Source`. Made by `open_dataset`."""
+
+    def __init__(self, dataset: Any, inputs: Any, table: Mapping[str, Any]) -> None:
+        self.dataset, self.inputs = dataset, inputs
+        self.table: Mapping[str, Any] = table
+        self.shape: tuple[int, ...] = self._sample(0).shape
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """The samples of these rows, `(n, *shape)`."""
+        samples = [self._sample(int(row)) for row in rows]
+        for row, sample in zip(rows, samples, strict=True):
+            if sample.shape != self.shape:
+                raise ShapeError(
+                    f"samples must have one shape, {self.shape}; got {sample.shape} in row {int(row)}. Resize them in "
+                    "the dataset's own transform."
+                )
+        return np.stack(samples) if samples else np.zeros((0, *self.shape), np.float32)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of all samples and the table."""
+        whole = hashlib.sha256()
+        for row in range(len(self)):
+            whole.update(np.ascontiguousarray(self._sample(row)).tobytes())
+        for name, column in self.table.items():
+            whole.update(repr((name, np.asarray(column).tolist())).encode())
+        return whole.hexdigest()
+
+    def _sample(self, row: int) -> NDArray[np.float32]:
+        item = self.dataset[row]
+        try:
+            value = item if self.inputs is None else item[self.inputs]
+        except (KeyError, IndexError, TypeError) as error:
+            raise OptionError(
+                f"inputs must be a key or a place of a sample; got {self.inputs!r} for a {type(item).__name__}."
+            ) from error
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().float()
+        picture = hasattr(value, "convert") and hasattr(value, "getbands")  # a Pillow image: channels come first
+        array = np.asarray(value, dtype=np.float32)
+        if picture:
+            array = (array[..., None] if array.ndim == 2 else array).transpose(2, 0, 1) / 255
+        return array
+
+
+def open_dataset(
+    dataset: Any,
+    *,
+    inputs: Any = 0,
+    table: Table | None = None,
+    columns: Mapping[str, Any] | Sequence[str] | None = None,
+) -> DatasetSource:
+    """A dataset as a source: anything with `len()` whose items are samples, as torch and Hugging Face datasets have.
+
+    Args:
+        dataset: Map-style: `dataset[i]` is a tuple, a dict, or the input itself.
+        inputs: The place or key of the input in an item: 0 of a tuple, "image" of a dict; None where the item is the
+            input.
+        table: One row per item, in the same order.
+        columns: Without a table: name → place or key in an item, or the names of a dict's entries. Each is read once.
+
+    Example:
+        >>> items = [{"x": [0.5, 1.0], "age": 61.0, "dx": "AD"}, {"x": [0.0, 2.0], "age": 70.0, "dx": "CN"}]
+        >>> source = open_dataset(items, inputs="x", columns=["age", "dx"])
+        >>> source.read([1]), source.table["dx"].tolist()
+        (array([[0., 2.]], dtype=float32), ['AD', 'CN'])
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+        raise OptionError(
+            f"dataset must have a length and items by number; got {type(dataset).__name__}. Make a list of it."
+        )
+    if (table is None) == (columns is None):
+        raise OptionError("table or columns must say what each sample's label and confounds are; got both or none.")
+    if columns is not None:
+        keys = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
+        table = {name: _entries(dataset, key) for name, key in keys.items()}
+    assert table is not None
+    read = read_table(table)
+    rows = len(next(iter(read.values()))) if read else 0
+    if rows != len(dataset):
+        raise ShapeError(f"table must have one row per sample; got {rows} rows for {len(dataset)} samples.")
+    return DatasetSource(dataset, inputs, read)
+
+
+def _entries(dataset: Any, key: Any) -> list[Any]:
+    if key in getattr(dataset, "column_names", ()):  # Hugging Face reads a column without decoding the images
+        return list(dataset[key])
+    try:
+        return [dataset[row][key] for row in range(len(dataset))]
+    except (KeyError, IndexError, TypeError) as error:
+        raise OptionError(
+            f"columns must name entries of every sample; got {key!r} ({type(error).__name__})."
+        ) from error

@@ -1,0 +1,182 @@
+"""Columns of a table as features: numbers as they are, TRUE and FALSE as 1 and 0, text as one 0/1 column per level."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deconfound.data.sources import ArraySource, SourceNote, fingerprint
+from deconfound.data.tables import Columns, join, join_positions, read_table
+from deconfound.design.table import absent, is_missing
+from deconfound.errors import TableError
+
+# Columns that name rows and people. Where they are numbers they are no features all the same.
+IDENTIFIERS = (
+    "id",
+    "participant",
+    "participant_id",
+    "patient",
+    "patient_id",
+    "person",
+    "person_id",
+    "rid",
+    "scan_id",
+    "session_id",
+    "subject",
+    "subject_id",
+)
+# Text with more levels is a remark or a name, not a category.
+MOST_LEVELS = 20
+
+
+def open_table(
+    path: str | Path,
+    *,
+    table: str | Path | None = None,
+    id: str | None = None,
+    features: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    roles: Iterable[str] = (),
+) -> ArraySource:
+    """Open a table of features.
+
+    Text columns with up to 20 levels are coded as one 0/1 column per level, called `column[level]`; `notes` says so,
+    and which columns are no features.
+
+    Args:
+        path: CSV, TSV, Parquet or XLSX, one row per sample.
+        table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used.
+        id: The column that joins the two; it is kept as text. The one they share if None.
+        features: Columns, globs or `column[level]` of `path`; every column without a role if None, except those that
+            are called like names of rows or people (`IDENTIFIERS`).
+        exclude: Columns or globs that are no features.
+        roles: Columns with another role (labels, confounds, person, …), which are never features by default.
+    """
+    path = Path(path)
+    people = None if table is None else read_table(table, [id] if id else [])
+    if people is not None and id is None:
+        id = _shared(path, read_table(path), Path(str(table)), people)
+        people = read_table(str(table), [id])
+    content = read_table(path, [id] if id else [])
+    if people is not None:
+        assert id is not None
+        content, people = join(path, content, Path(str(table)), people, id)
+    elif id in content:
+        join_positions(path, content[id], id)
+    taken = {*roles, *([id] if id else [])}
+    faults = [fault for name in exclude if not _matching(name, content) for fault in _absent(name, content, "exclude")]
+    if faults:
+        raise TableError("\n".join(faults))
+    dropped = {name for pattern in exclude for name in _matching(pattern, content)}
+    if features is None:
+        columns, notes = _by_default(path, content, taken, dropped)
+    else:
+        columns, notes = _named(content, features, taken, dropped)
+    values = np.column_stack(list(columns.values()))
+    everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
+    mark = fingerprint([path, *([Path(str(table))] if table else [])])
+    return ArraySource(values, everything, mark, list(columns), notes)
+
+
+def _by_default(path: Path, content: Columns, taken: set[str], dropped: set[str]) -> tuple[Columns, list[SourceNote]]:
+    """Every column that can be a feature and has no other role, coded; and what became of the others."""
+    columns: Columns = {}
+    notes = []
+    for name, cells in content.items():
+        if name in taken or name in dropped:
+            continue
+        if name.lower() in IDENTIFIERS:
+            notes.append(SourceNote("identifier", name, f"{name} names rows or people and is no feature"))
+            continue
+        coded, note = _coded(name, cells)
+        columns |= coded
+        notes += [note] if note else []
+    if not columns:
+        raise TableError(f"{path} must have columns for features; got {', '.join(content)}.")
+    return columns, notes
+
+
+def _named(
+    content: Columns, wanted: Sequence[str], taken: set[str], dropped: set[str]
+) -> tuple[Columns, list[SourceNote]]:
+    """The columns that the user names, coded."""
+    columns: Columns = {}
+    notes, faults = [], []
+    for pattern in wanted:
+        level = re.fullmatch(r"(.+)\[(.*)\]", pattern, re.DOTALL)
+        if level and pattern not in content and level.group(1) in content:
+            columns[pattern] = _levels(wanted, content, level.group(1))[pattern]
+            continue
+        hits = [name for name in _matching(pattern, content) if (name not in taken or name == pattern)]
+        faults += _absent(pattern, content, "features") if not _matching(pattern, content) else []
+        for name in hits:
+            if name in dropped or name in columns:
+                continue
+            coded, note = _coded(name, content[name])
+            if not coded or (name in taken and content[name].dtype == object):
+                got = next((cell for cell in content[name].tolist() if cell is not None), None)
+                faults.append(f"data.features must be columns of numbers; got {name!r}, which holds {got!r}.")
+            columns |= coded
+            notes += [note] if note else []
+    if not wanted:
+        faults.append("data.features must name at least one column; got none. Leave it out for all columns.")
+    if faults:
+        raise TableError("\n".join(dict.fromkeys(faults)))
+    return columns, notes
+
+
+def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
+    """The numbers of a column under their names; none where it can be no feature, with the reason."""
+    if cells.dtype.kind in "biuf":
+        return {name: cells.astype(np.float32)}, None
+    filled = [cell for cell in cells.tolist() if cell is not None]
+    if all(isinstance(cell, bool) for cell in filled):
+        return {name: np.array([np.nan if cell is None else cell for cell in cells.tolist()], np.float32)}, None
+    levels = sorted({str(cell) for cell in filled})
+    if len(levels) > MOST_LEVELS:
+        text = (
+            f"{name} is text with {len(levels)} different cells and is no feature; a category has at most {MOST_LEVELS}"
+        )
+        return {}, SourceNote("left out", name, text)
+    shown = ", ".join(levels[:4]) + (", …" if len(levels) > 4 else "")
+    note = SourceNote("coded", name, f"{name} is text with {len(levels)} levels ({shown}): one 0/1 feature for each")
+    return _indicators(name, cells, levels), note
+
+
+def _levels(wanted: Sequence[str], content: Columns, name: str) -> Columns:
+    """The 0/1 columns of the levels that are named; a level that is not named is as an empty cell."""
+    named = [pattern[len(name) + 1 : -1] for pattern in wanted if pattern.startswith(f"{name}[") and pattern[-1] == "]"]
+    return _indicators(name, content[name], named)
+
+
+def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Columns:
+    texts = [None if is_missing(cell) else str(cell) for cell in cells.tolist()]
+    known = np.array([text in levels for text in texts])
+    return {
+        f"{name}[{level}]": np.where(known, np.array([text == level for text in texts]), np.nan).astype(np.float32)
+        for level in levels
+    }
+
+
+def _matching(pattern: str, content: Columns) -> list[str]:
+    return [pattern] if pattern in content else [name for name in content if fnmatchcase(name, pattern)]
+
+
+def _absent(name: str, content: Columns, option: str) -> list[str]:
+    return absent([name], list(content), f"data.{option}")
+
+
+def _shared(path: Path, content: Columns, table: Path, people: Columns) -> str:
+    both = [name for name in people if name in content]
+    if len(both) != 1:
+        what = f"{', '.join(both)}" if both else "none"
+        raise TableError(
+            f"{path.name} and {table.name} must share one column to be joined by; got {what}. Set data.id."
+        )
+    return both[0]

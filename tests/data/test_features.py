@@ -1,0 +1,144 @@
+"""Columns of a table as features, and datasets as sources: nothing is dropped without a word."""
+
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from deconfound.data import Source, open_dataset, open_table, read_table
+from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A hospital's table: numbers, text, truths, remarks, and a cell that is empty."""
+    rows = 30
+    frame = pd.DataFrame(
+        {
+            "patient_id": range(rows),
+            "age": np.linspace(40, 80, rows),
+            "pain": ["typical", "atypical", "none"] * 10,
+            "smoker": [True, False] * 15,
+            "remark": [f"remark {n}" for n in range(rows)],
+            "dx": [0, 1] * 15,
+        }
+    )
+    frame.loc[4, "pain"] = None
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    return tmp_path / "table.csv"
+
+
+def test_text_and_truths_are_features_and_what_is_none_is_told(table):
+    source = open_table(table, roles=["dx"])
+    assert source.names == ("age", "pain[atypical]", "pain[none]", "pain[typical]", "smoker")
+    np.testing.assert_array_equal(source.read([0])[0], [40, 0, 0, 1, 1])
+    assert np.isnan(source.read([4])[0, 1:4]).all()
+    assert [(note.kind, note.column) for note in source.notes] == [
+        ("identifier", "patient_id"), ("coded", "pain"), ("left out", "remark"),
+    ]  # fmt: skip
+    assert "remark is text with 30 different cells and is no feature" in str(source.notes[2])
+
+
+def test_a_new_table_is_coded_by_the_levels_of_the_run(table, tmp_path):
+    """A level that the run has not seen is as an empty cell, not the reference level."""
+    names = open_table(table, roles=["dx"]).names
+    new = tmp_path / "new.csv"
+    new.write_text("age,pain,smoker\n50,none,TRUE\n60,crushing,FALSE\n")
+    source = open_table(new, features=names)
+    assert source.names == names
+    np.testing.assert_array_equal(source.read([0])[0], [50, 0, 1, 0, 1])
+    np.testing.assert_array_equal(source.read([1])[0], [60, np.nan, np.nan, np.nan, 0])
+
+
+def test_columns_can_be_excluded_and_chosen(table):
+    assert open_table(table, roles=["dx"], exclude=["pain", "smo*"]).names == ("age",)
+    assert open_table(table, features=["pain", "age"]).names == ("pain[atypical]", "pain[none]", "pain[typical]", "age")
+    with pytest.raises(
+        TableError, match=r"data\.exclude must be columns of the table; got 'pian', .* Did you mean 'pain'"
+    ):
+        open_table(table, exclude=["pian"])
+    with pytest.raises(
+        TableError, match=r"data\.features must be columns of numbers; got 'remark', which holds 'remark 0'"
+    ):
+        open_table(table, features=["remark"])
+    with pytest.raises(TableError, match="got 'pain', which holds 'typical'"):
+        open_table(table, features=["pain"], roles=["pain"])
+
+
+def test_a_sheet_is_read_through_openpyxl(tmp_path, monkeypatch):
+    """openpyxl is an extra; pandas' own reader stands for it here."""
+    path = tmp_path / "t.xlsx"
+    path.write_bytes(b"PK")
+    sheet = pd.DataFrame({"id": ["007", "8"], "age": [61, 70.5], "site": ["A", ""], "n": [1, 2]}, dtype=object)
+    monkeypatch.setitem(sys.modules, "openpyxl", types.SimpleNamespace())
+    monkeypatch.setattr(pd, "read_excel", lambda path, **_: sheet)
+    columns = read_table(path)
+    assert columns["id"].tolist() == ["007", "8"]
+    assert columns["age"].tolist() == [61, 70.5]
+    assert columns["site"].tolist() == ["A", None]
+    assert columns["n"].dtype == np.int64
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(DeconfoundError, match=r"openpyxl must be installed .* 'deconfound\[excel\]'"):
+        read_table(path)
+
+
+class Pictures(torch.utils.data.Dataset):
+    """As torch users write them: an image, a label and a row of metadata."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, row):
+        return torch.full((1, 3, 3), float(row)), row % 2, {"age": 50.0 + row}
+
+
+def test_a_torch_dataset_is_a_source():
+    table = {"age": np.arange(50.0, 56.0), "dx": [0, 1] * 3}
+    source = open_dataset(Pictures(), table=table)
+    assert isinstance(source, Source)
+    assert source.shape == (1, 3, 3)
+    assert source.read(np.array([4, 1]))[:, 0, 0, 0].tolist() == [4, 1]
+    assert source.table["dx"].tolist() == [0, 1] * 3
+    by_place = open_dataset(Pictures(), columns={"dx": 1})
+    assert by_place.table["dx"].tolist() == [0, 1] * 3
+    assert by_place.fingerprint != source.fingerprint == open_dataset(Pictures(), table=table).fingerprint
+
+
+def test_a_dataset_of_dicts_with_pillow_images_is_a_source():
+    class Faces(list):
+        column_names = ("image", "age", "sex")
+
+        def __getitem__(self, key):
+            return [item[key] for item in self] if isinstance(key, str) else super().__getitem__(key)
+
+    items = [{"image": Image.new("RGB", (4, 2), (255, 0, 51)), "age": 60 + n, "sex": "FM"[n]} for n in range(2)]
+    source = open_dataset(Faces(items), inputs="image", columns=["age", "sex"])
+    assert source.shape == (3, 2, 4)
+    assert source.read([1])[0, :, 0, 0].tolist() == pytest.approx([1, 0, 0.2])
+    assert source.table["sex"].tolist() == ["F", "M"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "build"),
+    [
+        ("dataset must have a length and items by number; got generator", OptionError,
+         lambda: open_dataset((x for x in range(3)), table={"a": [1]})),
+        ("got both or none", OptionError, lambda: open_dataset(Pictures())),
+        ("table must have one row per sample; got 2 rows for 6 samples", ShapeError,
+         lambda: open_dataset(Pictures(), table={"a": [1, 2]})),
+        ("inputs must be a key or a place of a sample; got 'image' for a tuple", OptionError,
+         lambda: open_dataset(Pictures(), inputs="image", table={"a": range(6)})),
+        ("columns must name entries of every sample; got 'age'", OptionError,
+         lambda: open_dataset(Pictures(), columns=["age"])),
+        ("samples must have one shape, (1,); got (2,) in row 1", ShapeError,
+         lambda: open_dataset([([1],), ([1, 2],)], table={"a": [1, 2]}).read([0, 1])),
+    ],
+)  # fmt: skip
+def test_datasets_that_cannot_be_read_say_why(text, error, build):
+    with pytest.raises(error) as got:
+        build()
+    assert text in str(got.value)

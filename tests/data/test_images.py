@@ -1,0 +1,194 @@
+"""Folders of images: read once, in one size and scale, and refused by name where they are broken."""
+
+import sys
+import types
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from deconfound.data import Source, open_images, open_source
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ScanError, TableError
+
+
+def write_image(path, seed=0, size=(12, 10), mode="RGB"):
+    """A picture of random pixels; returns them, height first."""
+    shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+    pixels = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four PNGs and a table that names them without their ending."""
+    for number in range(4):
+        write_image(tmp_path / "pictures" / f"p{number}.png", number)
+    frame = pd.DataFrame({"picture": [f"p{n}" for n in range(4)], "age": [50, 61, 72, 45], "dx": ["a", "b", "a", "b"]})
+    frame.to_csv(tmp_path / "labels.csv", index=False)
+    return tmp_path / "pictures"
+
+
+def opened(folder, **options):
+    options = {"table": folder.parent / "labels.csv", "size": (10, 12), "cache": folder.parent / "cache"} | options
+    return open_images(folder, progress=False, jobs=1, **options)
+
+
+def test_a_folder_of_images_is_a_source_and_pixels_are_kept_exactly(folder):
+    images = opened(folder)
+    assert isinstance(images, Source)
+    assert (len(images), images.shape) == (4, (3, 10, 12))
+    assert images.table["age"].tolist() == [50, 61, 72, 45]
+    expected = write_image(folder / "p2.png", 2).transpose(2, 0, 1) / 255
+    np.testing.assert_allclose(images.read(np.array([2]))[0], expected, atol=1e-6)
+
+
+def test_a_second_opening_decodes_nothing_and_a_changed_image_alone_is_decoded_again(folder):
+    first = opened(folder)
+    assert (first.made, opened(folder).made) == (4, 0)
+    write_image(folder / "p1.png", 99)
+    changed = opened(folder)
+    assert changed.made == 1
+    assert changed.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "bmp", "jpg"])
+def test_formats_and_grey_images(tmp_path, ending):
+    pixels = write_image(tmp_path / "f" / f"x.{ending}", mode="L", size=(16, 16))
+    images = open_images(
+        tmp_path / "f", table={"file": [f"x.{ending}"]}, size=16, channels="grey", cache=tmp_path / "c"
+    )
+    assert images.shape == (1, 16, 16)
+    assert np.abs(images.read([0])[0, 0] - pixels / 255).mean() < (0.03 if ending == "jpg" else 1e-6)
+    colour = open_images(tmp_path / "f", table={"file": [f"x.{ending}"]}, size=16, cache=tmp_path / "c")
+    assert np.array_equal(colour.read([0])[0, 0], colour.read([0])[0, 2])
+
+
+def test_sixteen_bits_are_scaled_by_their_own_range(tmp_path):
+    values = (np.arange(64, dtype=np.uint16) * 60).reshape(8, 8)
+    (tmp_path / "f").mkdir()
+    Image.fromarray(values).save(tmp_path / "f" / "x.png")
+    images = open_images(
+        tmp_path / "f", table={"file": ["x.png"]}, size=8, channels="grey", dtype="float16", cache=tmp_path / "c"
+    )
+    read = images.read([0])[0, 0]
+    assert read.max() == 1
+    assert read[0, 0] == 0
+    assert np.corrcoef(read.ravel(), values.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.parametrize(("resize", "filled"), [("stretch", 1.0), ("crop", 1.0), ("pad", 0.5)])
+def test_resizing_stretches_crops_or_pads(tmp_path, resize, filled):
+    """A picture twice as wide as high, its left half dark."""
+    pixels = np.full((20, 40), 200, np.uint8)
+    pixels[:, :20] = 100
+    (tmp_path / "f").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "f" / "x.png")
+    read = open_images(
+        tmp_path / "f", table={"file": ["x"]}, size=10, channels="grey", resize=resize, cache=tmp_path / "c"
+    ).read([0])[0, 0]
+    assert (read > 0).mean() == filled
+    lit = read[read.any(1)]
+    assert lit[:, 0] == pytest.approx(100 / 255, abs=0.01)
+    assert lit[:, -1] == pytest.approx(200 / 255, abs=0.01)
+
+
+def test_the_turn_that_a_camera_wrote_is_done(tmp_path):
+    (tmp_path / "f").mkdir()
+    pixels = np.zeros((4, 8), np.uint8)
+    pixels[0] = 255
+    tagged = Image.Exif()
+    tagged[274] = 6  # to be turned by 90 degrees
+    Image.fromarray(pixels).save(tmp_path / "f" / "x.png", exif=tagged)
+    read = open_images(
+        tmp_path / "f", table={"file": ["x.png"]}, size=(8, 4), channels="grey", cache=tmp_path / "c"
+    ).read([0])
+    assert read[0, 0, :, -1].tolist() == [1.0] * 8
+    assert read[0, 0, :, 0].max() == 0
+
+
+def broken(folder):
+    (folder / "p0.png").write_bytes((folder / "p0.png").read_bytes()[:60])
+    Image.new("RGB", (12, 10), "white").save(folder / "p1.png")
+    frames = [Image.new("L", (12, 10), shade) for shade in (0, 200)]
+    (folder / "p2.png").unlink()
+    frames[0].save(folder / "p2.tif", save_all=True, append_images=frames[1:])
+    with (folder.parent / "labels.csv").open("a") as file:
+        file.write("gone,1,a\n")
+    return folder
+
+
+def test_every_fault_has_its_name_and_the_rest_goes_on_if_asked(folder):
+    broken(folder)
+    with pytest.raises(
+        ScanError, match="every image must be readable and have one row of the table; got 4 faults"
+    ) as got:
+        opened(folder)
+    assert got.match(r"p0.png: cannot be read \(")
+    assert got.match(r"p1.png: is empty: every pixel is 1")
+    assert got.match(r"p2.tif: must have one frame; got 2")
+    assert got.match(r"gone: there is no such file")
+    with pytest.warns(DeconfoundWarning, match="4 left out, 1 images remain"):
+        assert len(opened(folder, skip_bad=True)) == 1
+
+
+def test_an_image_that_claims_too_much_is_refused_unread(folder):
+    with pytest.raises(
+        ScanError, match=r"p0.png: claims 12 × 10 pixels, which is above the limit; raise it with max_gb"
+    ):
+        opened(folder, max_gb=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "options"),
+    [
+        ("size must be a positive whole number, or two for height and width; got 0", OptionError, {"size": 0}),
+        ("channels must be 'rgb' or 'grey'; got 'bgr'", OptionError, {"channels": "bgr"}),
+        ("resize must be 'stretch', 'crop' or 'pad'; got 'fill'", OptionError, {"resize": "fill"}),
+        ("a column of names of files in", TableError, {"table": {"age": [1, 2], "name": ["x", "y"]}}),
+        ("Did you mean 'picture'", TableError, {"path_column": "pictures"}),
+    ],
+)
+def test_options_and_columns_that_cannot_be_are_named(folder, text, error, options):
+    with pytest.raises(error) as got:
+        opened(folder, **options)
+    assert text in str(got.value)
+
+
+def test_dicom_frames_are_read_through_pydicom(tmp_path, monkeypatch):
+    """pydicom is an extra; this stands for it: a frame whose bright pixels have little signal."""
+    values = np.arange(100, dtype=np.int16).reshape(10, 10)
+    frame = types.SimpleNamespace(
+        pixel_array=values, RescaleSlope=2, RescaleIntercept=-50, PhotometricInterpretation="MONOCHROME1"
+    )
+    monkeypatch.setitem(sys.modules, "pydicom", types.SimpleNamespace(dcmread=lambda path: frame))
+    (tmp_path / "x.dcm").write_bytes(b"dicom")
+    options = {"table": {"file": ["x.dcm"]}, "size": 10, "channels": "grey", "progress": False}
+    read = open_images(tmp_path, cache=tmp_path / "c", **options).read([0])[0, 0]
+    assert read[0, 0] == 1
+    assert read[-1, -1] == 0
+    frame.NumberOfFrames = 3
+    with pytest.raises(ScanError, match="must have one frame"):
+        open_images(tmp_path, cache=tmp_path / "d", **options)
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    (tmp_path / "x.dcm").write_bytes(b"dicom")
+    with pytest.raises(DeconfoundError, match=r"pydicom must be installed .* 'deconfound\[dicom\]'"):
+        open_images(tmp_path, table={"file": ["x.dcm"]}, cache=tmp_path / "c", progress=False)
+
+
+def test_one_opener_tells_images_scans_arrays_and_tables_apart(folder):
+    table = folder.parent / "labels.csv"
+    options = {"size": 8, "cache": folder.parent / "cache", "progress": False}
+    assert open_source(folder, table=table, options=options).shape == (3, 8, 8)
+    np.save(folder.parent / "x.npy", np.zeros((4, 5)))
+    assert open_source(folder.parent / "x.npy", table=table).shape == (5,)
+    assert open_source(table, roles=["dx", "picture"]).names == ("age",)
+    with pytest.raises(ScanError, match=r"must hold participants\.tsv"):
+        open_source(folder.parent / "cache")
+    with pytest.raises(OptionError, match=r"data.options must be arguments of the reader of pictures; got .*'hue'"):
+        open_source(folder, table=table, options={"hue": 1})
