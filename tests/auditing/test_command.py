@@ -128,7 +128,7 @@ def test_parquet_is_read_like_csv(files):
         ),
         (["single.npy", "--confounds", "age", "--table", "people.tsv"], "must hold arrays with one row per sample"),
         (["rows.npy", "--confounds", "age"], "must stand beside a table of people; got arrays alone. Give it with --t"),
-        (["all.xlsx", "--confounds", "age"], "must end in .csv, .tsv, .txt, .parquet, .npy or .npz; got '.xlsx'"),
+        (["all.ods", "--confounds", "age"], "must end in .csv, .tsv, .txt, .parquet, .xlsx, .npy or .npz; got '.ods'"),
         (["all.csv", "--confounds", "age", "--out", "all.csv"], "--out must be a folder that can be written"),
     ],
 )
@@ -136,7 +136,7 @@ def test_errors_name_the_file_the_column_and_the_fix(files, monkeypatch, argumen
     write(files / "short.csv", {"scan": ["0000", "0001"], "age": [60, 61]})
     write(files / "twice.csv", {"scan": ["0001", "0001"], "logit": [0.1, 0.2]})
     (files / "uneven.csv").write_text("scan,logit,age\n1,2,3\n1,2\n")
-    (files / "all.xlsx").write_text("")
+    (files / "all.ods").write_text("")
     np.savez(files / "empty.npz")
     np.save(files / "single.npy", 3.0)
     np.save(files / "rows.npy", np.zeros(90))

@@ -87,7 +87,8 @@ class ArraySource:
 
     def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """The samples of these rows as float32, NaN where a cell is empty."""
-        return np.asarray(self.values[rows], dtype=np.float32)
+        with np.errstate(over="ignore"):  # too large for float32 is infinite, and refused by `check_finite`
+            return np.asarray(self.values[rows], dtype=np.float32)
 
 
 def check_finite(

@@ -84,13 +84,13 @@ def fit_term(
         _require_numeric(term, codecs)
     raw, index = _raw(term, knots, factors, coded)
     raw = raw if index is None else raw[index]
-    if np.isinf(raw).any():
-        name = sources(term)[0]
-        text = f"{term} must be finite in the training rows; got values of {name!r} too far from each other."
-        raise TableError(Fault("not finite", name, text, advice="Correct them, or use a lower power."))
     mean, sd = weighted_moments(raw, weight)
     sd[sd < 1e-12] = 1.0
     unit = sd * _units(term, codecs, factors)
+    if np.isinf(raw).any() or not np.isfinite(unit).all() or not unit.all():
+        name = sources(term)[0]
+        text = f"{term} must have values and powers within the range of numbers; got {name!r}, which leaves it."
+        raise TableError(Fault("not finite", name, text, advice="Change its units, correct it, or use a lower power."))
     labels = _labels(term, codecs, factors)
     return FittedTerm(term, labels, tuple(mean), tuple(sd), tuple(unit), knots, factors)
 

@@ -113,8 +113,9 @@ class Design:
         }
         codecs = {name: codec for name, (codec, _) in learned.items()}
         coded = {name: codecs[name].encode(values, "error") for name, values in columns.items()}
-        confounds = tuple(fit_term(term, codecs, coded, weights) for term in self.confounds)
-        keep = tuple(fit_term(term, codecs, coded, weights) for term in self.keep)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, and refused
+            confounds = tuple(fit_term(term, codecs, coded, weights) for term in self.confounds)
+            keep = tuple(fit_term(term, codecs, coded, weights) for term in self.keep)
         standardised = np.concatenate([term.standardise(coded, fill=0.0) for term in confounds + keep], axis=1)
         gram = (standardised.T * (weights / weights.sum())) @ standardised
         width = sum(len(term.labels) for term in confounds)
