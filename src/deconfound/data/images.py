@@ -179,8 +179,8 @@ def _decoded(path: Path, max_gb: float) -> NDArray[np.float32]:
         if turned.mode in ("I", "F") or turned.mode.startswith("I;"):
             return robust_scale(np.asarray(turned, dtype=np.float32))[..., None]
         grey = turned.mode in ("1", "L", "LA")
-        pixels = np.asarray(turned.convert("L" if grey else "RGB"), dtype=np.float32) / 255
-        return pixels[..., None] if grey else pixels
+        pixels: NDArray[np.float32] = np.asarray(turned.convert("L" if grey else "RGB"), dtype=np.float32)
+        return (pixels[..., None] if grey else pixels) / np.float32(255)
 
 
 def _dicom(path: Path) -> NDArray[np.float32]:

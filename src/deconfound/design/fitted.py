@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -208,7 +209,7 @@ def from_data(data: Any) -> tuple[Fitted, dict[str, Any]]:
         )
         _check_whole(fitted)
         return fitted, dict(data["options"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise TableError(
             f"a saved design must be as to_dict wrote it; got data that do not go together "
             f"({type(error).__name__}: {error}). Fit the design again."
@@ -229,7 +230,8 @@ def _check_whole(fitted: Fitted) -> None:
     for block in fitted.blocks:
         for term in (block.term, *block.term.factors):
             numbers += [np.array([term.mean, term.sd, term.unit], dtype=np.float64), np.array(term.knots, np.float64)]
-            if not all(sd > 0 for sd in term.sd) or len(term.labels) != len(term.mean):
+            rising = all(low < high for low, high in pairwise(term.knots))
+            if not rising or not all(sd > 0 for sd in term.sd) or len(term.labels) != len(term.mean):
                 raise ValueError(f"term {term.term}")
         if any(name not in fitted.codecs for name in block.reads):
             raise ValueError(f"columns of {block.term.term}")
