@@ -34,6 +34,7 @@ def filled_page(name: str) -> str:
 def main() -> None:
     """Make tables, figures and pages of all experiments and benchmarks again."""
     from deconfound_lab.benchmarks.page import write_performance
+    from deconfound_lab.paper import paper_page
 
     for name, kind in experiments().items():
         folder = DOCS / "results" / name
@@ -41,6 +42,7 @@ def main() -> None:
         (folder / "report.html").unlink()
         write_text(DOCS / f"{name}.md", filled_page(name))
     write_performance(DOCS)
+    write_text(DOCS / "paper-claims.md", paper_page(DOCS / "results"))
 
 
 if __name__ == "__main__":
