@@ -11,9 +11,9 @@ from functools import cache
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from deconfound.methods import Loss, Method, TrainingBatch
+from deconfound.training import bce
 from tests.methods.problem import Problem, fit, make_network, make_problem, prepare
 
 Check = Callable[[type[Method]], None]
@@ -162,7 +162,7 @@ def a_step_reaches_every_parameter_of_the_networks_optimizer(kind):
     model = trained(kind).train()
     batch = next(iter(problem().batches()))
     model.before_step(batch)
-    loss = model.loss(batch, binary_cross_entropy_with_logits)
+    loss = model.loss(batch, bce)
     assert isinstance(loss, Loss)
     assert loss.total.shape == ()
     assert all(part.shape == () and not part.requires_grad for part in loss.parts.values())

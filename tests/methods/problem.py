@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 import deconfound as dc
 from deconfound.methods import Method, Setting, TrainingBatch, method
+from deconfound.training import bce
 from tests.conftest import make_table
 
 
@@ -75,7 +75,7 @@ def fit(
     epochs: int = 1,
     size: int = 50,
     lr: float = 1e-2,
-    criterion: Callable[[Tensor, Tensor], Tensor] = binary_cross_entropy_with_logits,
+    criterion: Callable[[Tensor, Tensor], Tensor] = bce,
 ) -> list[float]:
     """What the engine does, in its smallest form; the task's loss of each step."""
     optimizer = torch.optim.Adam(trained.network_parameters(), lr=lr)

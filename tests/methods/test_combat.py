@@ -80,7 +80,7 @@ def test_a_site_that_was_not_in_the_training_rows_is_refused(problem):
     new = {"age": [70.0, 71.0], "sex": ["F", "M"], "site": ["A", "Mars"]}
     metadata = torch.from_numpy(forgiving.encode(new))
     with pytest.raises(
-        TableError, match=r"site must be a level that ComBat was fitted on \(A, B, C\); got another in row 1"
+        TableError, match=r"site must be a level that method 'combat' was fitted on \(A, B, C\); got another in row 1"
     ):
         model.eval()(problem.x[:2], metadata)
     assert model(problem.x[:1], metadata[:1]).shape == (1, 1)

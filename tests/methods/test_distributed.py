@@ -5,10 +5,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
 from deconfound.methods import METHODS, TrainingBatch
+from deconfound.training import bce
 from tests.methods.problem import make_problem, prepare
 
 # Those whose step on a batch is the mean of the steps on its halves, or that exchange what they learn.
@@ -27,7 +27,7 @@ class Step(nn.Module):
 
     def forward(self, batch):
         self.method.before_step(batch)
-        return self.method.loss(batch, binary_cross_entropy_with_logits).total
+        return self.method.loss(batch, bce).total
 
 
 def train(call, method, problem, share):

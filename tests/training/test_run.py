@@ -102,7 +102,9 @@ def test_a_task_that_does_not_fit_the_labels_is_refused(tmp_path):
         open_problem(tiny.config(path, tmp_path, training={"task": "multiclass"}))
     with pytest.raises(OptionError, match="several labels must all have two levels"):
         open_problem(tiny.config(path, tmp_path, data={"label": ["dx", "site"]}, design={"confounds": ["age"]}))
-    with pytest.raises(OptionError, match=r"training\.loss must be among 'bce', 'focal', 'within' for a binary task; got 'mse'"):
+    with pytest.raises(
+        OptionError, match=r"training\.loss must be among 'bce', 'focal', 'within' for a binary task; got 'mse'"
+    ):
         open_problem(tiny.config(path, tmp_path, training={"loss": "mse"}))
 
 

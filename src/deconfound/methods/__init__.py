@@ -16,6 +16,7 @@ from deconfound.methods.base import (
     task_loss,
     weighted_mean,
 )
+from deconfound.methods.last_layer import refit_last_layer
 from deconfound.methods.wscores import WScores
 
 METHODS: dict[str, str] = {
@@ -30,6 +31,8 @@ METHODS: dict[str, str] = {
     "input-residualize": "input_residualize:InputResidualizeMethod",
     "covariate": "covariate:CovariateMethod",
     "combat": "combat:ComBatMethod",
+    "group-dro": "group_dro:GroupDROMethod",
+    "last-layer": "last_layer:LastLayerMethod",
 }
 
 
@@ -54,6 +57,7 @@ __all__ = [
     "TrainingBatch",
     "WScores",
     "method",
+    "refit_last_layer",
     "task_loss",
     "weighted_mean",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.design import Design
-from deconfound.design.table import in_rows
-from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
+from deconfound.errors import DeconfoundError, ShapeError, TableError
 from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
-from deconfound.methods.confounds import Confound, confounds_of, read_confounds
+from deconfound.methods.confounds import Confound, read_confounds, site_of, which_level
 
 
 @final
@@ -55,7 +53,7 @@ class ComBatMethod(Method):
         super().__init__()
         self.model = network
         self.design = setting.design
-        self.site = site_of(setting)
+        self.site = site_of(setting, self.name)
         self.options_of_fit = {"parametric": parametric, "mean_only": mean_only}
         self.controls_only = controls_only
         x = setting.first_batch().x
@@ -87,7 +85,7 @@ class ComBatMethod(Method):
                 "metadata must be given to method 'combat'; got None. It needs the site of each row: "
                 "write metadata=design.encode(rows)."
             )
-        site = which_level(self.site.part(confounds), self.codes, self.site)
+        site = which_level(self.site.part(confounds), self.codes, self.site, self.name)
         covariates = confounds.to(self.slope).unsqueeze(1)
         return self.scale[site] * x + self.shift[site] + (covariates @ self.slope[site]).squeeze(1)
 
@@ -98,31 +96,6 @@ class SiteMaps(NamedTuple):
     scale: Tensor
     shift: Tensor
     slope: Tensor
-
-
-def site_of(setting: Setting) -> Confound:
-    """The confound that the setting calls the site."""
-    categories = {confound.name: confound for confound in confounds_of(setting.design) if confound.levels}
-    if setting.site in categories:
-        return categories[setting.site]
-    near = difflib.get_close_matches(setting.site or "", categories, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(categories) or 'none'}."
-    raise OptionError(f"site must be a categorical confound for method 'combat'; got {setting.site!r}. {hint}")
-
-
-def which_level(columns: Tensor, codes: Tensor, confound: Confound) -> Tensor:
-    """`(n,)`: which level each row has, by the nearest code; a level that was not in fit is refused."""
-    # The faster way by a matrix product loses the digits that tell a level from its neighbour.
-    distances = torch.cdist(columns.to(codes), codes, compute_mode="donot_use_mm_for_euclid_dist")
-    distance, level = distances.min(1)
-    strangers = torch.nonzero(distance > 1e-3).ravel().tolist()
-    if strangers:
-        raise TableError(
-            f"{confound.name} must be a level that ComBat was fitted on ({', '.join(map(str, confound.levels))}); got "
-            f"another {in_rows(strangers)}. ComBat cannot harmonise an unseen site: leave these rows out, or choose "
-            "another method."
-        )
-    return level
 
 
 def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
@@ -148,7 +121,7 @@ def site_maps(x: Tensor, metadata: Tensor, design: Design, site: Confound, optio
             "Install them: pip install 'deconfound[combat]'."
         ) from missing
     levels = len(site.levels)
-    level = which_level(site.part(metadata), site.codes.double(), site)
+    level = which_level(site.part(metadata), site.codes.double(), site, "combat")
     refuse_small(torch.bincount(level, minlength=levels), site)
     of_site = range(site.start, site.start + site.width)
     varies = (metadata.std(0) > 1e-6).tolist()  # among controls the label does not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor
 
 from deconfound.design import Design
-from deconfound.errors import ShapeError
+from deconfound.design.table import in_rows
+from deconfound.errors import OptionError, ShapeError, TableError
 from deconfound.layers.whitened import as_tensor, refuse_nan
+from deconfound.methods.base import Setting
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,8 @@ class Confound:
         name: `age`, `site`, `spline(age, 4)`.
         start: Its first metadata column.
         width: How many columns it has.
-        levels: The levels of a category, the reference first; empty for a quantity.
-        codes: `(levels, width)`: what each level is in the metadata; empty for a quantity.
+        levels: The levels of a category, the reference first; empty for a numeric column.
+        codes: `(levels, width)`: what each level is in the metadata; empty for a numeric column.
     """
 
     name: str
@@ -39,13 +42,12 @@ class Confound:
 
 def confounds_of(design: Design) -> tuple[Confound, ...]:
     """Every confound of a fitted design, in the order of its columns."""
-    fitted = design.to_dict()
-    levels = {codec["name"]: tuple(codec["levels"]) for codec in fitted["codecs"] if "levels" in codec}
+    fitted, levels = design.to_dict(), design.levels
     found: list[Confound] = []
     start = 0
     for term, data in zip(design.confounds, fitted["confounds"], strict=True):
         width = len(data["labels"])
-        known = levels.get(str(term), ()) if data["term"]["kind"] == "linear" else ()
+        known = tuple(levels.get(str(term), ())) if data["term"]["kind"] == "linear" else ()
         codes = (np.eye(len(known))[:, 1:] - data["mean"]) / data["sd"] if known else np.empty((0, width))
         found.append(Confound(str(term), start, width, known, torch.from_numpy(codes).float()))
         start += width
@@ -61,3 +63,28 @@ def read_confounds(metadata: Tensor | None, design: Design, n: int, training: bo
     tensor = as_tensor(metadata, design, n)
     refuse_nan(tensor, design, training)
     return tensor[:, : len(design.confound_columns)]
+
+
+def site_of(setting: Setting, method: str) -> Confound:
+    """The confound that the setting calls the site."""
+    categories = {confound.name: confound for confound in confounds_of(setting.design) if confound.levels}
+    if setting.site in categories:
+        return categories[setting.site]
+    near = difflib.get_close_matches(setting.site or "", categories, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(categories) or 'none'}."
+    raise OptionError(f"site must be a categorical confound for method {method!r}; got {setting.site!r}. {hint}")
+
+
+def which_level(columns: Tensor, codes: Tensor, confound: Confound, method: str) -> Tensor:
+    """`(n,)`: which level each row has, by the nearest code; a level that was not in fit is refused."""
+    # The faster way by a matrix product loses the digits that tell a level from its neighbour.
+    distances = torch.cdist(columns.to(codes), codes, compute_mode="donot_use_mm_for_euclid_dist")
+    distance, level = distances.min(1)
+    strangers = torch.nonzero(distance > 1e-3).ravel().tolist()
+    if strangers:
+        raise TableError(
+            f"{confound.name} must be a level that method {method!r} was fitted on "
+            f"({', '.join(map(str, confound.levels))}); got another {in_rows(strangers)}. Leave these rows out, or "
+            "choose a method that takes an unseen site."
+        )
+    return level
