@@ -22,6 +22,7 @@ from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.networks import build_network, hidden_features
 from deconfound.training.batches import held_out, loader, training_batch
+from deconfound.training.failed import fold_problems
 from deconfound.training.fold_data import FoldData, Part, fold_data
 from deconfound.training.losses import criterion
 from deconfound.training.problem import Problem
@@ -104,6 +105,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "epochs": len(kept["history"]),
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
+        "problems": fold_problems(data, folder.number, kept["history"], kept["best"]["epoch"], logits),
         "metrics": {key: _or_none(value) for key, value in performance(problem.task, logits, codes).items()},
         "seconds": round(time.monotonic() - start, 3),
     }

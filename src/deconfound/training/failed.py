@@ -1,0 +1,47 @@
+"""What speaks against a fold's training before its numbers are read: kept with the fold's result."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+
+from deconfound.auditing import training_problems
+from deconfound.methods import StratumCriterion
+from deconfound.training.fold_data import FoldData
+from deconfound.training.losses import chance_loss, criterion
+from deconfound.training.step import number_of_batches
+
+
+def fold_problems(
+    data: FoldData, fold: int, history: list[dict[str, float]], best: int, outputs: Tensor
+) -> list[dict[str, Any]]:
+    """A record for each sign that a training failed, such as a loss at chance or constant outputs.
+
+    Args:
+        data: The fold.
+        fold: Its number.
+        history: Its losses, one entry for each epoch.
+        best: The epoch that was kept.
+        outputs: Logits of the test rows.
+    """
+    config, task = data.problem.config, data.problem.task
+    training = config.training
+    loss = criterion(training.loss, task.kind, training.focal_gamma)
+    chance = None
+    if not isinstance(loss, StratumCriterion):
+        weights = data.train.weight, data.validation.weight
+        chance = chance_loss(loss, task.kind, data.train.target, data.validation.target, weights)
+    found = training_problems(
+        fold=fold,
+        seed=config.run.seed,
+        validation_losses=[epoch["val_loss"] for epoch in history],
+        best_epoch=best,
+        chance_loss=chance,
+        outputs=outputs.numpy(),
+        skipped_steps=int(history[-1].get("skipped_batches", 0)),
+        steps=len(history) * number_of_batches(len(data.train.rows), training.batch_size),
+        stopped_early=len(history) < training.epochs,
+    )
+    return [asdict(problem) for problem in found]
