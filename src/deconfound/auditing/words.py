@@ -67,7 +67,8 @@ _LEFT = {
         "linear probe, AUC",
         "AUC",
         "Ridge regression of each level against the rest on the outputs, penalty by generalised cross-validation, "
-        "five folds by person; AUC of the held-out predictions, averaged over levels and folds.",
+        "five folds by person; AUC of the held-out predictions, averaged over levels (the 20 with most rows) and "
+        "folds.",
     ),
     "nonlinear_probe_r2": Words(
         "non-linear probe, R²", "R²", "The linear probe on the outputs and 128 random Fourier features of them."

@@ -34,9 +34,7 @@ def audit(
     type: Annotated[list[str] | None, typer.Option(help="COLUMN=categorical or COLUMN=numeric.")] = None,
     positive: Annotated[list[str] | None, typer.Option(help="LABEL=LEVEL that a high score stands for.")] = None,
     classes: Annotated[str, typer.Option(help="Class of each output column, in their order: AD,CN,MCI")] = "",
-    out: Annotated[Path, typer.Option(help="Folder for audit.html, audit.json, audit.csv and card.md.")] = Path(
-        "audit"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for audit.html, .json, .csv and card.md.")] = Path("audit"),
     html: Annotated[Path | None, typer.Option(help="Write the page here; then only what is named is written.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the numbers here.")] = None,
     card: Annotated[

@@ -26,6 +26,8 @@ from deconfound.metrics.resampling import (
 
 ProbeKind = Literal["linear", "nonlinear"]
 FOURIER_FEATURES = 128
+# Of more levels than this the probe is scored on those with most rows; all rows take part.
+MOST_LEVELS = 20
 
 
 def probe(
@@ -93,7 +95,7 @@ def _held_out(x: Tensor, targets: Tensor, fold: Tensor, column: Column) -> Tenso
     """Predictions for each row by a model that has not seen its person: `(t, n)` or `(t, n, levels)`."""
     wanted = targets.to(x.dtype)
     if column.kind != "numeric":
-        wanted = torch.nn.functional.one_hot(targets.long(), len(column.levels)).to(x.dtype)
+        wanted = _member(targets, column).to(x.dtype)
     side_by_side = wanted.transpose(0, 1).flatten(1)
     out = torch.empty_like(side_by_side)
     for held in torch.unique(fold):
@@ -110,7 +112,7 @@ def _scores(predicted: Tensor, targets: Tensor, fold: Tensor, column: Column) ->
     """
     if column.kind == "numeric":
         return r_squared(predicted.T, targets.T)
-    member = torch.nn.functional.one_hot(targets.long(), len(column.levels))
+    member = _member(targets, column)
     each = []
     for held in torch.unique(fold):
         rows = fold == held
@@ -127,12 +129,20 @@ def _weighted_scores(predicted: Tensor, target: Tensor, fold: Tensor, column: Co
     each = []
     for held in torch.unique(fold):
         rows = fold == held
+        member = _member(target[rows], column).double()
         levels = [
-            weighted_auc(_ranks(predicted[rows, level]), (target[rows] == level).double(), weights[:, rows])
-            for level in range(len(column.levels))
+            weighted_auc(_ranks(predicted[rows, level]), member[:, level], weights[:, rows])
+            for level in range(member.shape[1])
         ]
         each.append(torch.stack(levels, dim=1))
     return torch.stack(each, dim=1).nanmean(1).nanmean(1)
+
+
+def _member(targets: Tensor, column: Column) -> Tensor:
+    """`(…, levels)` whether a row has each level, for the levels with most rows where there are very many."""
+    counts = torch.bincount(column.values.long(), minlength=len(column.levels))
+    kept = counts.argsort(descending=True, stable=True)[:MOST_LEVELS].sort().values
+    return (targets[..., None] == kept).long()
 
 
 def _ranks(scores: Tensor) -> Tensor:
