@@ -11,7 +11,7 @@ from tests.test_words import blocks
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["scans.md", "cohort.md"])
+@pytest.mark.parametrize("page", ["balance.md", "scans.md", "cohort.md"])
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
