@@ -166,8 +166,6 @@ def test_sources_that_cannot_be_read_say_why(tmp_path, monkeypatch, change, said
     people = tiny.cohort()
     people.loc[2, "id"] = "0001"
     tiny.write(tmp_path, people, "people.csv")
-    if change.get("source"):
-        monkeypatch.setattr("deconfound.training.sources._SCANS", "deconfound.data.no_such_reader")
     with pytest.raises((TableError, OptionError), match=said):
         open_problem(tiny.config(path, tmp_path / "run", data=change))
 

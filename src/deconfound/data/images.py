@@ -100,9 +100,10 @@ def open_images(
     if not folder.is_dir():
         raise TableError(f"{folder} must be a folder of images; got no folder there. Check the path.")
     columns = read_table(table, TEXT)
-    column = path_column or find_path_column(columns, folder)
+    texts = read_table(table, list(columns))  # a name such as 0007 keeps its zeros
+    column = path_column or find_path_column(texts, folder)
     if column in columns:
-        columns[column] = np.array([_found(folder, cell) for cell in columns[column].tolist()], dtype=object)
+        columns[column] = np.array([_found(folder, cell) for cell in texts[column].tolist()], dtype=object)
     listing = list_paths(columns, column, folder)
     jobs = jobs or min(8, os.cpu_count() or 1)
     digests = file_digests(listing.paths, root, jobs)
@@ -125,8 +126,8 @@ def open_images(
 
 
 def find_path_column(columns: Columns, folder: Path) -> str:
-    """The column whose cells name files of the folder: a usual name first, else the one of which most are there."""
-    there = {name: _share_there(cells, folder) for name, cells in columns.items() if cells.dtype.kind in "OUiu"}
+    """The column of text whose cells name files of the folder: a usual name first, else that with most of them."""
+    there = {name: _share_there(cells, folder) for name, cells in columns.items()}
     usual = [name for name in columns if name.lower() in PATH_COLUMNS and there.get(name)]
     best = usual[0] if usual else max(there, key=lambda name: there[name], default="")
     if not there.get(best):

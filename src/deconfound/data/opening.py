@@ -39,11 +39,16 @@ def open_source(
     """
     path, given = Path(source), dict(options or {})
     kind = path.suffix.lower()
+    if not path.is_dir() and kind not in (*TABLES, ".npy", ".npz"):
+        raise TableError(
+            f"data.source must be a table ({', '.join(TABLES)}), an array (.npy, .npz), or a folder of images or "
+            f"scans; got {str(source)!r}, which is none. Check the path."
+        )
     try:
         if kind in (".npy", ".npz"):
             return open_array(path, table=table, id=id, array=array, **given)
         if kind in TABLES and not given:
-            return open_table(path, table=table, id=id, features=features, exclude=exclude, roles=roles)
+            return open_table(path, table=table, id=id, features=features, exclude=exclude or (), roles=roles)
         if table is not None and _are_images(path, table, given.get("path_column")):
             return open_images(path, table=table, **given)
         return open_scans(path, table=table, **given)
@@ -64,6 +69,7 @@ def _are_images(folder: Path, table: str | Path, path_column: str | None) -> boo
     if not folder.is_dir():
         return False
     columns = read_table(table)
+    columns = read_table(table, list(columns))
     if path_column is None:
         try:
             find_path_column(columns, folder)

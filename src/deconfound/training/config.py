@@ -60,7 +60,7 @@ class DataOptions(Section):
     """Where samples and their table come from, and what its columns mean."""
 
     source: str
-    """A table of features (CSV, TSV, Parquet), an array (NPY, NPZ), or a folder of scans."""
+    """A table of features (CSV, TSV, Parquet, XLSX), an array (NPY, NPZ), or a folder of images or scans."""
     label: str | Names
     """The column that is predicted; a list for several labels."""
     table: str | None = None
@@ -70,7 +70,9 @@ class DataOptions(Section):
     array: str | None = None
     """Which array of an NPZ holds the samples."""
     features: Names | None = None
-    """Columns or globs that are inputs; if left out, all numeric columns without another role."""
+    """Columns or globs that are inputs; if left out, all columns without another role, text coded by its levels."""
+    exclude: Names = ()
+    """Columns or globs that are no inputs."""
     person: str | None = None
     """The column that names the person of a row; a person's rows stay in one fold."""
     controls: dict[str, Any] | None = None
@@ -84,7 +86,7 @@ class DataOptions(Section):
     scale: Literal["auto", "columns", "none"] = "auto"
     """"columns" standardises each input on the training rows; "auto" does so for tables, not for images."""
     options: dict[str, Any] = {}
-    """Further arguments of the reader of scans."""
+    """Further arguments of the reader of images (size, channels, resize) or of scans (shape, fit, skip_bad)."""
 
     @property
     def labels(self) -> tuple[str, ...]:
