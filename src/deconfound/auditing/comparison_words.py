@@ -52,7 +52,8 @@ def _performance_sentence(content: Mapping[str, Any]) -> str:
             said += f" Over trainings, {_listing(names)} {'does' if len(names) == 1 else 'do'} measurably {verb}."
     if not any(signs.values()):
         said += " Over trainings, no method differs measurably from it: every confidence interval includes 0."
-    return f"{said} {_people_sentence(content, measure)} {_detectable_sentence(content, measure)}".strip()
+    more = (_people_sentence(content, measure), _detectable_sentence(content, measure))
+    return " ".join([said, *(sentence for sentence in more if sentence)])
 
 
 def _people_sentence(content: Mapping[str, Any], measure: str) -> str:

@@ -79,11 +79,12 @@ def scatter(title: str, dots: Sequence[Dot], axes: tuple[str, str], *, named: bo
     for place, dot in enumerate(dots):
         paint = colour(place) if named else colour(0)
         x, y = frame.at(dot.x, dot.y)
-        inner = ""
+        bars = ""
         if all(map(math.isfinite, dot.x_error)):
-            inner += _line([frame.at(dot.x_error[0], dot.y), frame.at(dot.x_error[1], dot.y)], paint, thin=True)
+            bars += _line([frame.at(dot.x_error[0], dot.y), frame.at(dot.x_error[1], dot.y)], paint, thin=True)
         if all(map(math.isfinite, dot.y_error)):
-            inner += _line([frame.at(dot.x, dot.y_error[0]), frame.at(dot.x, dot.y_error[1])], paint, thin=True)
+            bars += _line([frame.at(dot.x, dot.y_error[0]), frame.at(dot.x, dot.y_error[1])], paint, thin=True)
+        inner = f'<g opacity=".35">{bars}</g>'
         inner += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5 if named else 2.2}" fill="{paint}"/>'
         parts.append(f"<g>{inner}<title>{safe(dot.name)}: {dot.x:.3f}, {dot.y:.3f}</title></g>")
     return figure(title, frame.svg(parts, title), legend([dot.name for dot in dots]) if named else "")

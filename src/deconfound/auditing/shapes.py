@@ -41,6 +41,10 @@ def shapes(data: Intake, seed: int) -> dict[str, Any]:
                 found["calibration"] |= {
                     item.name: _by_level(item, score, positive, _calibrated) for item in data.confounds
                 }
+        elif given.scores:  # several labels or classes: each against the rest
+            found["roc"] = {"": [_roc(name, score, positive) for name, score, positive in given.scores[:MOST_CURVES]]}
+            if given.probabilities:
+                found["calibration"] = {"": [_calibrated(*item) for item in given.scores[:MOST_CURVES]]}
         elif given.predicted is not None and given.true is not None:
             found["predicted"] = _predicted(given, seed)
             error = given.predicted - given.true
