@@ -43,7 +43,7 @@ are measured on 450 to 2,047 of the features by two small kernels, while on an N
 already going through its first features. With several processes their sums come between the two halves of the pass, and
 with more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
 regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
-that stay in the cache. What was tried is told in [decision
+that stay in the cache. What was tried is in [decision
 0006](decisions/0006-kernels-that-come-back-to-their-features.md). """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system

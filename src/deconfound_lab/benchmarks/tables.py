@@ -164,12 +164,12 @@ def _checks(found: list[Row]) -> str:
 def _tiles(found: list[Row]) -> str:
     lines = []
     for kernel, n, d in dict.fromkeys((row["kernel"], row["n"], row["d"]) for row in found):
-        cuts = [row for row in found if (row["kernel"], row["n"], row["d"]) == (kernel, n, d)]
-        cuts.sort(key=lambda row: row.get("ratio", 99.0))
-        shown = (f"{'×'.join(str(int(size)) for size in row['tile'])}: {_ratio(row) or 'fault'}" for row in cuts)
+        tried = [row for row in found if (row["kernel"], row["n"], row["d"]) == (kernel, n, d)]
+        tried.sort(key=lambda row: row.get("ratio", 99.0))
+        shown = (f"{'×'.join(str(int(size)) for size in row['tile'])}: {_ratio(row) or 'fault'}" for row in tried)
         lines.append((kernel, f"{n} × {d:,}", ", ".join(shown)))
-    heads = ("kernel", "samples × features", "rows × features × warps of each cut")
-    return "### Cuts of the kernels\n\nTime over a plain copy.\n\n" + table(heads, lines)
+    heads = ("kernel", "samples × features", "rows × features × warps of each configuration")
+    return "### Launch configurations of the kernels\n\nTime over a plain copy.\n\n" + table(heads, lines)
 
 
 def _plain(row: Row) -> str:

@@ -208,8 +208,8 @@ def _device(name: str | torch.device) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch without CUDA says so by an assertion
-        told = str(error).split("\n")[0].rstrip(".")
-        raise OptionError(f"device must be one of torch's that is here; got {str(name)!r} ({told}).") from error
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise OptionError(f"device must be one of torch's that is here; got {str(name)!r} ({reason}).") from error
 
 
 @contextmanager

@@ -135,9 +135,9 @@ def option_table(results: Results) -> Table:
     ):
         method, batch, options = (cell["cell"][name] for name in ("method", "batch", "options"))
         if options and _still(cell):
-            said = ", ".join(f"{name}={value}" for name, value in options.items())
+            named = ", ".join(f"{name}={value}" for name, value in options.items())
             plain = results.find(method, batch=batch)
-            rows.append([f"{NAMES[method]}, {said}", str(batch), _summary(cell), _summary(plain)])
+            rows.append([f"{NAMES[method]}, {named}", str(batch), _summary(cell), _summary(plain)])
     return Table(["", "batch", "with it", "default"], rows)
 
 
