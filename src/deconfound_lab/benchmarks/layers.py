@@ -118,19 +118,24 @@ def _passes_at(n: int, d: int, type_: str, layers: tuple[str, ...], clock: Clock
 
 
 def _passes(layer: nn.Module, x: Tensor, gradient: Tensor, encoded: Tensor) -> dict[str, Call]:
-    forward: Callable[[Tensor], Tensor] = layer
     calls: dict[str, Call] = {}
+    # Backward has a layer of its own: what the other passes change is not what it was recorded with.
+    forward, recorded = _forward(layer, encoded), _forward(copy.deepcopy(layer), encoded)
     if isinstance(layer, MetadataLayer):
-        rows = layer.prepare(encoded)  # shared by the layers of a network, so not part of one layer's pass
-        seen = layer.eval().prepare(encoded)
+        seen = layer.eval().whiten(encoded)
+        evaluated = copy.deepcopy(layer)
         layer.train()
-        forward = partial(layer.normalise, rows=rows)
-        calls["eval"] = torch.no_grad()(lambda: layer.normalise(x, seen))
+        calls["eval"] = torch.no_grad()(lambda: evaluated.normalise(x, seen))
     leaf = x.detach().requires_grad_()
-    out = forward(leaf)
+    out = recorded(leaf)
     calls["train"] = torch.no_grad()(lambda: forward(x))
     calls["backward"] = lambda: torch.autograd.grad(out, leaf, gradient, retain_graph=True)
     return {what: calls[what] for what in ("train", "backward", "eval") if what in calls}
+
+
+def _forward(layer: nn.Module, encoded: Tensor) -> Callable[[Tensor], Tensor]:
+    """A training forward; layers of a network share the whitening, so it is no part of one layer's pass."""
+    return partial(layer.normalise, batch=layer.whiten(encoded)) if isinstance(layer, MetadataLayer) else layer
 
 
 def growth_jobs(device: str, quick: bool = False) -> list[Job]:
@@ -161,13 +166,13 @@ def _layer(n: int, d: int, p: int, clock: Clock) -> Row:
     layer = PMDN(design, d).to(clock.device)
     x = torch.randn(n, d, device=clock.device, requires_grad=True)
     gradient = torch.randn(n, d, device=clock.device)
-    rows = layer.prepare(encoded)
+    rows = layer.whiten(encoded)
 
     def step() -> Tensor:
         (found,) = torch.autograd.grad(layer.normalise(x, rows), x, gradient)
         return found
 
-    return {"seconds": clock.seconds(step), "whitening": clock.seconds(lambda: layer.prepare(encoded), 0.1)}
+    return {"seconds": clock.seconds(step), "whitening": clock.seconds(lambda: layer.whiten(encoded), 0.1)}
 
 
 def _depth(layers: int, clock: Clock) -> Row:
