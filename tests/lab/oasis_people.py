@@ -6,7 +6,7 @@ from deconfound_lab.oasis import Scanned
 from deconfound_lab.oasis.plan import Plan
 
 TINY = Plan(
-    size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), pretrain=1, epochs=1,
+    size=16, folds=2, members=2, arms=("baseline", "pmdn"), filters=(2, 2, 2, 2), epochs=1,
     age_df=1, permutations=19, bootstraps=40,
 )  # fmt: skip
 

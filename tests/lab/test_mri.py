@@ -62,7 +62,8 @@ def test_the_full_plan_is_the_papers():
     assert ARMS["mdn"].at == ARMS["rmdn"].at == ARMS["pmdn-paper"].at == ("relu1", "relu2", "fc3")
     assert ARMS["bn"].at == ("relu1", "relu2")
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
-    assert len(FULL.trainings()) == 4 * 5 * len(ARMS)
+    assert len(FULL.trainings()) == 4 * 5 * len(FULL.arms)
+    assert set(ARMS) - set(FULL.arms) == {"oracle"}
     assert FULL.epochs_for(20, 860) == 30
     assert FULL.epochs_for(240, 860) == 75
 

@@ -14,9 +14,9 @@ from deconfound_lab.oasis import read_people, write_people
 from deconfound_lab.oasis.augment import Augment
 from deconfound_lab.oasis.measures import Line, measure
 from deconfound_lab.oasis.people import on_device
-from deconfound_lab.oasis.plan import ARMS, FULL
+from deconfound_lab.oasis.plan import FULL
 from deconfound_lab.oasis.scores import PENALTIES, norm, people_of, ridge_scores, score
-from deconfound_lab.oasis.training import divide, member_data, pretrain, train_member
+from deconfound_lab.oasis.training import divide, member_data, train_member
 from tests.data.scan_files import write_scan
 from tests.lab.oasis_people import TINY, made_up
 
@@ -251,27 +251,6 @@ def test_neither_test_nor_held_out_scans_reach_the_training_and_the_last_epoch_i
     np.testing.assert_array_equal(first["held_out"], second["held_out"])
     assert first["losses"] == second["losses"]
     assert len(first["losses"]) == 2
-
-
-def test_networks_start_from_one_that_has_learned_age():
-    """What it has learned is there before the arm's own training: a ridge regression reads age from its features."""
-    plan = replace(TINY, filters=(4, 4, 4, 4), pretrain=20, epochs=1, lr=3e-3, augment=None)
-    people = made_up()
-    data = member_data(plan, on_device(people, 16, torch.device("cpu"), plan.question), fold=0, member=0)
-    start = pretrain(plan, data)
-    assert not any(name.startswith("fc3") for name in start)
-    still = replace(plan, lr=1e-12)
-    age = people.table["age"][data.fold.test]
-    read = []
-    for weights in (None, start):
-        features = train_member(still, data, "baseline", weights)["features"].astype(np.float64)
-        design = np.column_stack([np.ones(len(features)), features])
-        read.append(np.corrcoef(design @ np.linalg.lstsq(design, age, rcond=None)[0], age)[0, 1] ** 2)
-    assert read[1] > 0.7
-    fresh = data.prepare(ARMS["pmdn-paper"], plan.lr)
-    missing = fresh.network.load_state_dict(start, strict=False)
-    assert not missing.unexpected_keys
-    assert {name.split(".")[0] for name in missing.missing_keys} <= {"fc3", "relu1", "relu2"}
 
 
 @pytest.mark.skipif(not OASIS.exists(), reason="oasis1 is not there; set DECONFOUND_DATA to the folder that holds it")

@@ -102,17 +102,19 @@ class MriExperiment(Experiment):
     def cells(self) -> list[Cell]:
         """One for each training."""
         return [
-            Cell(f"{arm}, batch {batch}, fold {fold}", {"batch": batch, "fold": fold, "arm": asdict(ARMS[arm])})
-            for batch, fold, arm in self.plan.trainings()
+            Cell(
+                f"{name}, batch {batch}, fold {fold}",
+                {"name": name, "batch": batch, "fold": fold, "arm": asdict(ARMS[name])},
+            )
+            for batch, fold, name in self.plan.trainings()
         ]
 
     def compute(self, cell: Cell, signals: Signals) -> dict[str, Any]:
         """Train an arm, and predict the test fold and the independent people with it."""
-        known = {each.key: training for each, training in zip(self.cells(), self.plan.trainings(), strict=True)}
-        batch, fold, arm = known[cell.key]
+        arm, batch, fold = ARMS[cell.definition["name"]], cell.definition["batch"], cell.definition["fold"]
         cohort, independent = self.volumes
-        data = self.training(fold, ARMS[arm].oracle)
-        made, result = train_arm(self.plan, data, ARMS[arm], batch)
+        data = self.training(fold, arm.oracle)
+        made, result = train_arm(self.plan, data, arm, batch)
         test = self.folds[fold].test
         tested = data.predict(made, cohort, test)
         free = data.predict(made, independent, np.arange(len(independent)))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 import deconfound as dc
 from deconfound.errors import DeconfoundWarning
@@ -23,7 +22,7 @@ from deconfound_lab.oasis.page import make_page
 from deconfound_lab.oasis.people import Scanned, on_device, read_people
 from deconfound_lab.oasis.plan import ARMS, FULL, QUICK, Plan
 from deconfound_lab.oasis.scores import Members, People, Scores, fold_of_scans, linear_members, people_of, score
-from deconfound_lab.oasis.training import member_data, pretrain, train_member
+from deconfound_lab.oasis.training import member_data, train_member
 
 # Ridge regression reads voxels of this edge: finer ones make it slower and no better.
 LINEAR_EDGE = 32
@@ -58,7 +57,7 @@ class OasisExperiment(Experiment):
         self.people = data if isinstance(data, Scanned) else read_people(data, show)
         self.device = torch.device(device)
         self.seed, self.data = self.plan.seed, self.people.fingerprint
-        self._starts: dict[tuple[int, int], tuple[FoldTraining, dict[str, Tensor] | None]] = {}
+        self._data: dict[tuple[int, int], FoldTraining] = {}
 
     @property
     def definition(self) -> Mapping[str, Any]:
@@ -73,19 +72,19 @@ class OasisExperiment(Experiment):
     def cells(self) -> list[Cell]:
         """One for each training."""
         return [
-            Cell(f"{arm}, fold {fold}, member {member}", {"arm": asdict(ARMS[arm]), "fold": fold, "member": member})
-            for member, arm, fold in self.plan.trainings()
+            Cell(
+                f"{name}, fold {fold}, member {member}",
+                {"name": name, "fold": fold, "member": member, "arm": asdict(ARMS[name])},
+            )
+            for member, name, fold in self.plan.trainings()
         ]
 
     def compute(self, cell: Cell, signals: Signals) -> dict[str, Any]:
-        """Train one member; the arms of a fold and member share their data and their start."""
-        known = {each.key: training for each, training in zip(self.cells(), self.plan.trainings(), strict=True)}
-        member, arm, fold = known[cell.key]
-        if (fold, member) not in self._starts:
-            data = member_data(self.plan, self.volumes, fold, member)
-            self._starts[fold, member] = data, pretrain(self.plan, data) if self.plan.pretrain else None
-        data, start = self._starts[fold, member]
-        return train_member(self.plan, data, arm, start)
+        """Train one member; the arms of a fold and member share their data."""
+        name, fold, member = (cell.definition[key] for key in ("name", "fold", "member"))
+        if (fold, member) not in self._data:
+            self._data[fold, member] = member_data(self.plan, self.volumes, fold, member)
+        return train_member(self.plan, self._data[fold, member], name)
 
     def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> dict[str, Any] | None:
         """Measure and audit every arm, a linear model, and age by itself; nothing is said about a single person."""

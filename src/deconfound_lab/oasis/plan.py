@@ -35,7 +35,6 @@ class Plan:
         arms: Names of `ARMS`.
         filters: Channels of the network's blocks.
         halving: How a block halves the image; see `ResNet3D`.
-        pretrain: Epochs in which each network first learns age and sex; 0 starts from nothing.
         epochs: Of every training; the last network is taken, none is chosen.
         batch_size: Scans in a step.
         lr: The highest learning rate; it rises over the first tenth of the steps and falls to zero.
@@ -54,7 +53,6 @@ class Plan:
     arms: tuple[str, ...] = tuple(ARMS)
     filters: tuple[int, ...] = (8, 16, 32, 32)
     halving: Halving = "stride"
-    pretrain: int = 0
     epochs: int = 30
     batch_size: int = 64
     lr: float = 1e-3

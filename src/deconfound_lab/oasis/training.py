@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, final
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from deconfound.errors import RunError
-from deconfound.methods import Criterion, Loss, Method, TrainingBatch
 from deconfound.training import Fold, Schedule, deal, kfold, stratum_codes
-from deconfound_lab.mri.training import FoldTraining, Volumes, build_network
+from deconfound_lab.mri.training import FoldTraining, Volumes
 from deconfound_lab.oasis.plan import ARMS, Plan
 
 
@@ -33,14 +30,13 @@ def member_data(plan: Plan, volumes: Volumes, fold: int, member: int) -> FoldTra
     return FoldTraining(plan.network, volumes, divide(plan, volumes.table, fold, member), seed, plan.gamma)
 
 
-def train_member(plan: Plan, data: FoldTraining, arm: str, start: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+def train_member(plan: Plan, data: FoldTraining, arm: str) -> dict[str, Any]:
     """Train a network for a fixed number of epochs, and predict the scans it was not trained on.
 
     Args:
         plan: How it is trained.
         data: On what.
         arm: One of `ARMS`.
-        start: Weights to start from, of all layers or of some.
 
     Returns:
         `held_out_rows`: scans of the training folds that this member was not trained on; `held_out`: their logits
@@ -50,9 +46,10 @@ def train_member(plan: Plan, data: FoldTraining, arm: str, start: Mapping[str, T
     """
     fold, volumes = data.fold, data.volumes
     made = data.prepare(ARMS[arm], plan.lr)
-    if start is not None:
-        made.network.load_state_dict(start, strict=False)
-    schedule = schedule_of(plan, plan.epochs, data.autocast)
+    schedule = Schedule(
+        epochs=plan.epochs, batch_size=plan.batch_size, lr=plan.lr, weight_decay=plan.weight_decay, keep="last",
+        rate=rate, autocast=data.autocast,
+    )  # fmt: skip
     result = data.fit_all_epochs(made, schedule, plan.augment)
     losses = [epoch.training for epoch in result.history]
     if not math.isfinite(losses[-1]):
@@ -74,14 +71,6 @@ def train_member(plan: Plan, data: FoldTraining, arm: str, start: Mapping[str, T
     }
 
 
-def schedule_of(plan: Plan, epochs: int, autocast: torch.dtype | None) -> Schedule:
-    """So many epochs, of which the last is taken."""
-    return Schedule(
-        epochs=epochs, batch_size=plan.batch_size, lr=plan.lr, weight_decay=plan.weight_decay, keep="last", rate=rate,
-        autocast=autocast,
-    )  # fmt: skip
-
-
 def rate(share: float) -> float:
     """The learning rate after a share of the training: up over the first tenth, then down along a cosine to nothing.
 
@@ -90,38 +79,3 @@ def rate(share: float) -> float:
         [0.5, 1.0, 0.5, 0.0]
     """
     return min(1.0, 10 * share) * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, share - 0.1) / 0.9)))
-
-
-@final
-class Confounds(Method):
-    """A network that predicts the columns of the design's confounds, by least squares."""
-
-    name: ClassVar[str] = "confounds"
-    summary: ClassVar[str] = "predicts the confounds"
-    reads_confounds: ClassVar[bool] = False
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.model = network
-
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        predicted: Tensor = self.model(x)
-        return predicted
-
-    def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
-        """The mean squared error of the standardised columns."""
-        predicted = self(batch.x).float()
-        return Loss((predicted - batch.metadata[:, : predicted.shape[1]]).square().mean())
-
-
-def pretrain(plan: Plan, data: FoldTraining) -> dict[str, Tensor]:
-    """A start for every arm: the weights of all layers but the last of a network that has learned age and sex.
-
-    Dementia looks much like fast ageing, there are few cases, and a method that takes age out of the features takes
-    away what a plain network learns from the many people without dementia. So networks can first learn to tell age and
-    sex, from the training scans alone, and only then what the arm is about.
-    """
-    torch.manual_seed(data.seed)
-    network = build_network(data.shape, ARMS["baseline"], len(data.design.confound_columns)).to(data.device)
-    data.fit_all_epochs(Confounds(network), schedule_of(plan, plan.pretrain, data.autocast), plan.augment)
-    return {name: value for name, value in network.state_dict().items() if not name.startswith("fc3.")}
