@@ -68,12 +68,20 @@ def test_the_full_plan_is_the_papers():
     assert FULL.epochs_for(240, 860) == 75
 
 
-def test_the_network_is_the_papers_and_has_layer_norm_where_the_arm_has_it():
-    network = build_network(FULL.network, ARMS["pmdn-paper"])
+def test_the_network_is_the_papers():
+    network = build_network(FULL.network)
     assert network.fc1.in_features == 2048
     assert [network.fc1.out_features, network.fc2.out_features, network.fc3.out_features] == [128, 16, 2]
-    assert isinstance(network.relu1[1], torch.nn.LayerNorm)
-    assert isinstance(build_network(FULL.network, ARMS["pmdn"]).relu1, torch.nn.ReLU)
+
+
+def test_layer_norm_stands_before_the_layers_where_the_arm_has_it():
+    experiment = MriExperiment(plan=replace(TINY, people=120))
+    data = FoldTraining(TINY.network, volumes_of(experiment.cohort), experiment.folds[0], seed=0)
+    norms = {name: dict(data.prepare(ARMS[name], 1e-3).model.layer_norms) for name in ("pmdn-paper", "pmdn")}
+    assert {path: tuple(norm.normalized_shape) for path, norm in norms["pmdn-paper"].items()} == {
+        "relu1": (128,), "relu2": (16,),
+    }  # fmt: skip
+    assert norms["pmdn"] == {}
 
 
 def test_every_arm_and_fold_is_trained_in_turn_and_the_maps_come_last(tiny):
@@ -294,7 +302,7 @@ def test_a_map_holds_the_size_of_the_coefficient_over_channels():
     table = {"age": [50.0, 60.0, 70.0, 84.0]}
     design = dc.Design(confounds=["age"], keep=[]).fit(table)
     batch = TrainingBatch(torch.randn(4, 1, 16, 16, 16), torch.from_numpy(design.encode(table)), torch.zeros(4, 2))
-    network = build_network(TINY.network, ARMS["baseline"])
+    network = build_network(TINY.network)
     made = method("pmdn").prepare(network, Setting(design, ("blocks.0",), lambda: [batch])).train()
     made(batch.x, batch.metadata)
     maps = maps_of(made, "blocks.0", torch.zeros(1, 16, 16, 16), {})

@@ -93,12 +93,9 @@ def load(cohort: Cohort, device: torch.device) -> Volumes:
     return Volumes(torch.cat([torch.from_numpy(part).to(device, kind) for part in parts]), dict(cohort.table))
 
 
-def build_network(shape: Network, arm: Arm, outputs: int = len(LABELS)) -> nn.Module:
-    """The paper's 3D ResNet, with LayerNorm where the arm has it."""
+def build_network(shape: Network, outputs: int = len(LABELS)) -> nn.Module:
+    """The paper's 3D ResNet."""
     network = ResNet3D(shape.size, shape.filters, outputs=outputs, halving=shape.halving)
-    widths = {"relu1": network.fc1.out_features, "relu2": network.fc2.out_features}
-    for name in arm.layer_norm:
-        setattr(network, name, nn.Sequential(nn.ReLU(), nn.LayerNorm(widths[name])))
     placed: nn.Module = network.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
     return placed
 
@@ -141,9 +138,11 @@ class FoldTraining:
     def prepare(self, arm: Arm, lr: float) -> Method:
         """An arm's method around a new network, on the device."""
         torch.manual_seed(self.seed)
-        network = build_network(self.shape, arm, len(self.volumes.question.labels)).to(self.device)
-        site = self.volumes.question.site
-        setting = Setting(self.design, arm.at, lambda: self.train.batches(EVAL_BATCH), lr, site)
+        network = build_network(self.shape, len(self.volumes.question.labels)).to(self.device)
+        attach = {"layer_norm": list(arm.layer_norm)} if arm.layer_norm else {}
+        setting = Setting(
+            self.design, arm.at, lambda: self.train.batches(EVAL_BATCH), lr, self.volumes.question.site, attach=attach
+        )
         return method(arm.method).prepare(network, setting, **arm.options).to(self.device)
 
     def fit(self, made: Method, schedule: Schedule) -> TrainingResult:
