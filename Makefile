@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # pytest already runs one process per core.
 PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 
-.PHONY: demo test test-all bench figures check format clean
+.PHONY: demo test test-all bench fuzz chaos figures check format clean
 
 demo: $(VENV)/.base
 	$(RUN)/deconfound demo
@@ -18,6 +18,13 @@ test-all: check
 
 bench: $(VENV)/.test
 	$(RUN)/deconfound bench
+
+# Ten minutes of hostile input, and runs that are killed and disturbed; both write what they saw.
+fuzz: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.fuzz --seconds 600 --out docs/results/fuzz.json
+
+chaos: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.chaos --out docs/results/chaos.json
 
 # Drawn from the code: docs/figures/rooms.svg
 figures: $(VENV)/.test
