@@ -21,7 +21,7 @@ from deconfound.data.files import only_one
 from deconfound.errors import RunError
 from deconfound.training import predict
 from deconfound.training.jobs import open_runs, plan
-from deconfound.training.tasks import Task, answers_of, performance
+from deconfound.training.tasks import Task, classes_of, performance
 from deconfound.training.workers import run_job
 from tests.training import tiny
 
@@ -197,9 +197,9 @@ def brittle(outputs, shape):
 def test_rows_without_a_finite_score_have_no_class_and_are_counted(tmp_path):
     binary = Task("binary", ("dx",), (("a", "b"),))
     scores = torch.tensor([[0.2], [float("nan")], [0.9], [float("inf")]]).double()
-    assert answers_of(binary, scores) == [["a"], [""], ["b"], [""]]
+    assert classes_of(binary, scores) == {"dx": ["a", "", "b", ""]}
     classes = Task("multiclass", ("dx",), (("a", "b"),))
-    assert answers_of(classes, torch.tensor([[0.1, 0.9], [float("nan"), 0.4]])) == [["b"], [""]]
+    assert classes_of(classes, torch.tensor([[0.1, 0.9], [float("nan"), 0.4]])) == {"dx": ["b", ""]}
     logits, codes = torch.tensor([[-1.0], [float("nan")], [2.0], [1.0]]), np.array([[0.0], [1.0], [1.0], [0.0]])
     assert performance(binary, logits, codes) == performance(binary, logits[[0, 2, 3]], codes[[0, 2, 3]])
     network = {"network": {"name": "tests.training.test_hardening:brittle", "options": {}}, "data": {"scale": "none"}}

@@ -155,6 +155,15 @@ def test_ids_are_written_under_the_name_of_their_column(tmp_path):
     assert found.seen == 60
 
 
+def test_cells_that_a_spreadsheet_would_execute_are_guarded_where_that_is_asked_for(tmp_path):
+    frame = tiny.cohort(60)
+    frame["id"] = [f"=HYPERLINK({row})" for row in range(60)]
+    tiny.fit(tiny.config(tiny.write(tmp_path, frame), tmp_path / "run", method={"name": "none"}))
+    found = predict(tmp_path / "run", tmp_path / "table.csv")
+    assert found.to_csv().split("\n")[1].startswith("=HYPERLINK(0),")
+    assert found.to_csv(guard_formulas=True).split("\n")[1].startswith("'=HYPERLINK(0),")
+
+
 def test_levels_and_empty_cells_that_the_folds_do_not_know_are_named_with_their_rows(tmp_path):
     frame = tiny.cohort(60)
     frame.loc[frame.index[0], "site"] = "rare"

@@ -27,6 +27,9 @@ def predict(
     trust: Annotated[
         bool, typer.Option("--trust", help="Execute the network's own code (module:callable) that the run names.")
     ] = False,
+    guard_formulas: Annotated[
+        bool, typer.Option("--guard-formulas", help="Put ' before text that a spreadsheet would take for a formula.")
+    ] = False,
 ) -> None:
     """Predict new people with the models of a run.
 
@@ -43,7 +46,7 @@ def predict(
     console = Console()
     with show_warnings(console), run_progress(console) as progress:
         found = predict_rows(run, table, images, fold=fold, trust=trust, skip_bad=skip_bad, progress=progress)
-    found.to_csv(out)
+    found.to_csv(out, guard_formulas=guard_formulas)
     for line in found.assumed:
         console.print(line, style="yellow", highlight=False, markup=False)
     if found.without_score:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +25,7 @@ from deconfound.training.needs import listed_faults
 from deconfound.training.origin import provenance
 from deconfound.training.outputs import audit_runs, confound_columns, left, read_fold_outputs
 from deconfound.training.problem import Problem, open_problem
-from deconfound.training.run_folder import RESULTS, gather, open_run
+from deconfound.training.run_folder import RESULTS, FoldFolder, gather, open_run
 from deconfound.training.sources import skipping_bad_scans
 
 if TYPE_CHECKING:
@@ -200,12 +202,16 @@ def _compared(config: Config, lines: Sequence[Entry], progress: OnProgress | Non
 
 
 def _line(line: Entry, measured: Mapping[str, Keyed], base: Mapping[str, Keyed], share: float) -> dict[str, Any]:
-    seconds = [s for run in line.runs.values() for s in gather(open_run(run.run.folder))["seconds"].values()]
+    runs = [open_run(run.run.folder) for run in line.runs.values()]
+    results = [gather(run) for run in runs]
+    seconds = [value for each in results for value in each["seconds"].values()]
     return {
         "name": line.name,
         "method": line.method,
         "runs": {str(seed): Path(run.run.folder).name for seed, run in line.runs.items()},
         "seconds": round(float(np.mean(seconds)), 3),
+        "problems": [problem for each in results for fold in each["folds"] for problem in fold["problems"]],
+        "curves": {str(fold.number): _curves(fold) for fold in runs[0].folds},
         "measures": {
             key: {
                 **_plain(within(interval([(k[0], v) for k, v in values.items()], share), *_range(key))),
@@ -214,6 +220,12 @@ def _line(line: Entry, measured: Mapping[str, Keyed], base: Mapping[str, Keyed],
             for key, values in measured.items()
         },
     }
+
+
+def _curves(fold: FoldFolder) -> dict[str, list[float]]:
+    """Training and validation loss of each epoch."""
+    lines = list(csv.DictReader(io.StringIO(fold.read("history.csv").decode())))
+    return {name: [float(line[name]) for line in lines] for name in ("train_loss", "val_loss")}
 
 
 def _measured(line: Entry, problems: Mapping[int, Problem]) -> dict[str, Keyed]:

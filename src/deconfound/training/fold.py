@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -16,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.data.files import only_one, sweep
+from deconfound.data import csv_text, only_one, sweep
 from deconfound.design.table import is_missing
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
@@ -29,7 +28,7 @@ from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, seed_for
-from deconfound.training.tasks import Task, answers_of, has_score, performance, scores_of
+from deconfound.training.tasks import has_score, performance, prediction_table
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
@@ -129,7 +128,7 @@ def _files(
     files = {
         "design.json": json.dumps(data.design.to_dict(), indent=1, ensure_ascii=False).encode(),
         "scaling.json": json.dumps(scaling, indent=1).encode(),
-        "history.csv": _history(kept["history"]).encode(),
+        "history.csv": csv_text({key: [row[key] for row in kept["history"]] for key in kept["history"][0]}).encode(),
         PREDICTIONS: _predictions(data.problem, data.test, logits).encode(),
         CHECKPOINT: saved.getvalue(),
     }
@@ -192,43 +191,11 @@ def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:
     names = dict.fromkeys([*task.labels, *problem.confounds, *([person] if person else [])])
     known = {"row": part.rows.tolist(), key or "id": problem.id_of(part.rows)}
     known |= {name: _cells(problem.source.table[name], part.rows) for name in names if name not in known}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*known, *prediction_columns(task)])
-    for cells, said in zip(zip(*known.values(), strict=True), prediction_cells(task, logits), strict=True):
-        writer.writerow([*cells, *said])
-    return text.getvalue()
+    return csv_text({**known, **prediction_table(task, logits)})
 
 
 def _cells(column: Any, rows: NDArray[Any]) -> list[Any]:
-    return ["" if is_missing(value) else value for value in np.asarray(column)[rows].tolist()]
-
-
-def prediction_columns(task: Task) -> list[str]:
-    """The columns of a table of predictions after those that say which row it is."""
-    if task.kind == "regression":
-        return [f"prediction_{name}" for name in task.output_names]
-    predicted = [f"predicted_{name}" for name in task.labels]
-    return [*(f"logit_{n}" for n in task.output_names), *(f"score_{n}" for n in task.output_names), *predicted]
-
-
-def prediction_cells(task: Task, logits: Tensor) -> list[list[Any]]:
-    """Those columns' cells, row by row; floats are written so that they read back exactly."""
-    scores = scores_of(task, logits)
-    answers = answers_of(task, scores)
-    if answers is None:
-        return [list(row) for row in logits.tolist()]
-    return [[*a, *b, *c] for a, b, c in zip(logits.tolist(), scores.tolist(), answers, strict=True)]
-
-
-def _history(rows: list[dict[str, float]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return [None if is_missing(value) else value for value in np.asarray(column)[rows].tolist()]
 
 
 def _npz(**arrays: NDArray[Any]) -> bytes:

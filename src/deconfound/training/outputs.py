@@ -23,11 +23,10 @@ from deconfound.metrics.columns import Column, column
 from deconfound.metrics.conditional import SMALLEST_GROUP
 from deconfound.metrics.distance import u_distance_correlation_sqr
 from deconfound.training.cpu import threads
-from deconfound.training.fold import prediction_columns
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import FEATURES, PREDICTIONS, FoldFolder, RunFolder, open_run
 from deconfound.training.splits import stratum_codes
-from deconfound.training.tasks import Task
+from deconfound.training.tasks import Task, output_columns
 from deconfound.training.terms import columns_of, read_terms
 
 if TYPE_CHECKING:
@@ -62,9 +61,8 @@ def read_fold_outputs(fold: FoldFolder, task: Task) -> FoldOutputs:
     """Read what a finished fold has written, after a check of its digests."""
     lines = list(csv.DictReader(io.StringIO(fold.read(PREDICTIONS).decode())))
     columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else ())}
-    names = prediction_columns(task)[: task.outputs]
     rows = np.array([int(cell) for cell in columns["row"]], dtype=np.intp)
-    outputs = np.column_stack([np.array(columns[name], dtype=np.float64) for name in names])
+    outputs = np.column_stack([np.array(columns[name], dtype=np.float64) for name in output_columns(task)])
     features = None
     if fold.has(FEATURES):
         with np.load(io.BytesIO(fold.read(FEATURES)), allow_pickle=False) as content:

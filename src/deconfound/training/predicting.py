@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.data import Source, check_finite, write_text
+from deconfound.data import Source, check_finite, csv_text, write_text
 from deconfound.design import Assumed, Design
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import method as method_named
@@ -29,7 +29,7 @@ from deconfound.training.problem import id_column
 from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
 from deconfound.training.scaling import Scaler
 from deconfound.training.sources import open_source, reads_scans
-from deconfound.training.tasks import Task, answers_of, has_score, scores_of
+from deconfound.training.tasks import Task, classes_of, has_score, scores_of
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
@@ -60,24 +60,23 @@ class RunPredictions:
     without_score: int
     assumed: tuple[str, ...] = ()
 
-    def to_csv(self, path: str | Path | None = None) -> str:
-        """One line per row, as a text and, if a path is given, as a file."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+    def to_csv(self, path: str | Path | None = None, *, guard_formulas: bool = False) -> str:
+        """One line per row, as a text and, if a path is given, as a file.
+
+        Args:
+            path: The file.
+            guard_formulas: Put an apostrophe before cells that a spreadsheet would take for a formula (=, +, -, @).
+        """
         kind = "prediction" if self.task.kind == "regression" else "score"
-        names = self.task.output_names
-        answers = answers_of(self.task, self.scores)
-        predicted = [f"predicted_{label}" for label in self.task.labels] if answers else []
-        writer.writerow(
-            [self.id_column, *(f"{kind}_{n}" for n in names), *(f"{kind}_sd_{n}" for n in names), *predicted]
-        )
-        for row, name in enumerate(self.ids):
-            numbers = [*self.scores[row].tolist(), *self.spread[row].tolist()]
-            cells = ["" if value != value else value for value in numbers]
-            writer.writerow([name, *cells, *(answers[row] if answers else [])])
+        columns: dict[str, Sequence[Any]] = {self.id_column: self.ids}
+        for prefix, values in ((kind, self.scores), (f"{kind}_sd", self.spread)):
+            for place, name in enumerate(self.task.output_names):
+                columns[f"{prefix}_{name}"] = [None if v != v else v for v in values[:, place].tolist()]
+        columns |= {f"predicted_{label}": levels for label, levels in classes_of(self.task, self.scores).items()}
+        text = csv_text(columns, guard_formulas)
         if path is not None:
-            write_text(Path(path), text.getvalue())
-        return text.getvalue()
+            write_text(Path(path), text)
+        return text
 
 
 def predict(

@@ -125,21 +125,36 @@ def scores_of(task: Task, logits: Tensor) -> Tensor:
     return logits if task.kind == "regression" else logits.sigmoid()
 
 
-def answers_of(task: Task, scores: Tensor) -> list[list[str]] | None:
-    """The predicted level of each row and label, empty where a row has no finite score; None for numbers."""
+def classes_of(task: Task, scores: Tensor) -> dict[str, list[str]]:
+    """The predicted level of each row, by label; empty where a row has no finite score. Nothing for numbers."""
     if task.kind == "regression":
-        return None
+        return {}
     finite = scores.isfinite()
     if task.kind == "multiclass":
-        chosen = zip(scores.argmax(1).tolist(), finite.all(1).tolist(), strict=True)
-        return [[task.levels[0][code] if known else ""] for code, known in chosen]
-    return [
-        [
-            levels[int(value > 0.5)] if known else ""
-            for levels, value, known in zip(task.levels, row, knowns, strict=True)
+        codes, known = scores.argmax(1)[:, None], finite.all(1)[:, None]
+    else:
+        codes, known = (scores > 0.5).long(), finite
+    return {
+        label: [
+            levels[code] if sure else "" for code, sure in zip(codes[:, k].tolist(), known[:, k].tolist(), strict=True)
         ]
-        for row, knowns in zip(scores.tolist(), finite.tolist(), strict=True)
-    ]
+        for k, (label, levels) in enumerate(zip(task.labels, task.levels, strict=True))
+    }
+
+
+def output_columns(task: Task) -> list[str]:
+    """What the columns of a network's outputs are called in a table of predictions."""
+    return [f"{'prediction' if task.kind == 'regression' else 'logit'}_{name}" for name in task.output_names]
+
+
+def prediction_table(task: Task, logits: Tensor) -> dict[str, list[Any]]:
+    """Outputs, scores and classes of rows as columns of a table."""
+    table: dict[str, list[Any]] = dict(zip(output_columns(task), logits.T.tolist(), strict=True))
+    if task.kind == "regression":
+        return table
+    scores = scores_of(task, logits)
+    table |= {f"score_{name}": values for name, values in zip(task.output_names, scores.T.tolist(), strict=True)}
+    return table | {f"predicted_{label}": levels for label, levels in classes_of(task, scores).items()}
 
 
 def has_score(scores: Tensor) -> Tensor:
