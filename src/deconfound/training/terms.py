@@ -36,7 +36,8 @@ def _term(value: Any, where: str) -> Term:
             return _curve(how, str(column), None)
         if isinstance(how, dict) and len(how) == 1 and next(iter(how)) in ("spline", "poly"):
             ((kind, size),) = how.items()
-            return _curve(kind, str(column), int(size))
+            if isinstance(size, int) and not isinstance(size, bool):
+                return _curve(kind, str(column), size)
         if how in (None, "linear"):
             return Linear(str(column))
     if isinstance(value, str):
