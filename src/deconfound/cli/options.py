@@ -95,7 +95,7 @@ def resumable(console: Console) -> Iterator[None]:
 
 def cluster_of(slurm: bool, given: Sequence[str] | None) -> Any:
     """The cluster that the options name, or None."""
-    from deconfound.training.needs import need
+    from deconfound.errors import need
     from deconfound.training.workers import Cluster
 
     if not slurm and not given:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deconfound.training.checks import listed_faults
     from deconfound.training.comparison import Comparison, compare
     from deconfound.training.config import Config
     from deconfound.training.config_file import read_config
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from deconfound.training.intervals import Interval, difference, interval
     from deconfound.training.jobs import Progress
     from deconfound.training.losses import bce, cross_entropy, focal, mse
-    from deconfound.training.needs import listed_faults, need
     from deconfound.training.origin import commit, provenance
     from deconfound.training.outputs import RunOutputs, read_run_outputs
     from deconfound.training.predicting import RunPredictions, predict
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deconfound.training.workers import Cluster
 
 _FILES = {
+    "checks": "listed_faults",
     "comparison": "Comparison compare",
     "config": "Config",
     "config_file": "read_config",
@@ -38,7 +39,6 @@ _FILES = {
     "intervals": "Interval difference interval",
     "jobs": "Progress",
     "losses": "bce cross_entropy focal mse",
-    "needs": "listed_faults need",
     "origin": "commit provenance",
     "outputs": "RunOutputs read_run_outputs",
     "predicting": "RunPredictions predict",
@@ -81,7 +81,6 @@ __all__ = [
     "kfold",
     "listed_faults",
     "mse",
-    "need",
     "predict",
     "predict_in_memory",
     "provenance",

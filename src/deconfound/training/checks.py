@@ -31,6 +31,13 @@ BY_COLUMN = ("leave-one-out", "column")
 RENAMED_OPTIONS = {"settle": "refit"}
 
 
+def listed_faults(what: str, faults: Sequence[str]) -> str:
+    """One fault in a sentence, several in a list."""
+    if len(faults) == 1:
+        return f"{what}: {faults[0]}"
+    return f"{what} has {len(faults)} faults:\n" + "\n".join(f"- {fault}" for fault in faults)
+
+
 def roles(config: Config) -> dict[str, list[str]]:
     """The columns that a config names, by the key that names them."""
     splits, data, design = config.splits, config.data, config.design

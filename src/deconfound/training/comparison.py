@@ -16,12 +16,11 @@ from deconfound.auditing import Audit, comparison_page, comparison_sentences
 from deconfound.data.files import read_json, write_json, write_text
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.metrics.resampling import Resampling
-from deconfound.training.checks import method_faults
+from deconfound.training.checks import listed_faults, method_faults
 from deconfound.training.config_file import read_config
 from deconfound.training.fitting import audit_progress, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
 from deconfound.training.jobs import Cluster, JobResult, OnProgress, open_runs, raise_if_failed, train_runs, working_on
-from deconfound.training.needs import listed_faults
 from deconfound.training.origin import provenance
 from deconfound.training.outputs import audit_runs, confound_columns, left, read_fold_outputs
 from deconfound.training.problem import Problem, open_problem

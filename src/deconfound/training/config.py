@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from deconfound.training.needs import need
+from deconfound.errors import need
 
 need("pydantic", "train")
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator  # noqa: E402 - after the check
@@ -184,7 +184,7 @@ class SplitOptions(Section):
     """How rows are divided into folds, and each fold's training rows again for early stopping."""
 
     kind: Literal["kfold", "leave-one-out", "column", "isolated"] = "kfold"
-    """kfold (stratified), leave-one-out of each level of column, the folds in column, or isolated (see below)."""
+    """kfold (stratified), leave-one-out of each level of column, column (it names the folds), or isolated."""
     folds: Annotated[int, Field(ge=2)] = 5
     """How many folds of kfold, or test sets of isolated."""
     column: str | None = None

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, need
 from deconfound.networks.user_modules import search_modules_in
+from deconfound.training.checks import listed_faults
 from deconfound.training.config import Config, sections
-from deconfound.training.needs import listed_faults, need
 
 # What pydantic calls a fault, and how a config should have been.
 _RULES = {

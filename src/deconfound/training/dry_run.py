@@ -13,7 +13,7 @@ from deconfound.errors import DeconfoundError, OptionError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Setting, TrainingBatch
 from deconfound.networks.registry import NETWORKS, build_network, feature_faults, place_faults
-from deconfound.training.needs import listed_faults
+from deconfound.training.checks import listed_faults
 from deconfound.training.problem import Problem
 from deconfound.training.step import warmup_never_ends
 from deconfound.training.tasks import Task

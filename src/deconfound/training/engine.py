@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from deconfound.data.files import read_checked, write_checked
-from deconfound.errors import RunError
+from deconfound.errors import RunError, need
 from deconfound.methods import Criterion, Method
 from deconfound.training.batches import Batch, held_out, loader, training_batch
 from deconfound.training.fold_data import FoldData
-from deconfound.training.needs import need
 from deconfound.training.run_folder import load_tensors
 from deconfound.training.step import (
     BestEpoch,

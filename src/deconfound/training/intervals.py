@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, variance
 
-from deconfound.training.needs import need
+from deconfound.errors import need
 
 Value = tuple[int, float]
 """A test set (by a number that equal ones share) and the value measured on it."""

@@ -15,10 +15,9 @@ from deconfound.design import Design
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
 from deconfound.training.balancing import FoldBalance, balance_fold
-from deconfound.training.checks import SITES, class_faults, column_faults, open_data, setting_faults
+from deconfound.training.checks import SITES, class_faults, column_faults, listed_faults, open_data, setting_faults
 from deconfound.training.isolated import isolated_folds
 from deconfound.training.losses import criterion
-from deconfound.training.needs import listed_faults
 from deconfound.training.splits import Fold, RowNumbers, folds_by_level, kfold, person_codes, stratum_codes
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 
 from deconfound.data.files import sweep, write_bytes, write_json, write_text
-from deconfound.errors import OptionError, RunError
+from deconfound.errors import OptionError, RunError, need
 from deconfound.networks.user_modules import module_folder, source_digest
-from deconfound.training.needs import need
 from deconfound.training.origin import provenance
 
 if TYPE_CHECKING:

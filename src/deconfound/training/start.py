@@ -13,7 +13,8 @@ import numpy as np
 
 from deconfound.data import IDENTIFIERS, Source
 from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
-from deconfound.design import Design
+from deconfound.design import Balance, Design
+from deconfound.design.balance_report import WEAK_TIE
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
 from deconfound.training.checks import SITES, first_non_numeric_row, number_faults, role_faults
@@ -175,11 +176,25 @@ def _diagnosis(terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any]
             raise TableError(str(fault)) from fault
     # Small levels of labels and of names are told by `_labels` and `_rare_levels`.
     known = {name for name in rows if name in labels or rows[name].dtype.kind not in "fiub"}
+    found = design.diagnose(rows)
     return [
         note.text
-        for note in (*design.notes, *design.diagnose().notes)
+        for note in (*design.notes, *found.notes)
         if not (note.kind == "small level" and known.intersection(note.columns))
-    ]
+    ] + _balance(found.balance)
+
+
+def _balance(found: Any) -> list[str]:
+    """Whether weights could break the tie between labels and confounds, where there is one."""
+    if not isinstance(found, Balance):
+        return []
+    lines = []
+    for report in found.reports:
+        if report.tied_before["all"] >= WEAK_TIE:
+            advice = f": try training.balance: {found.kind}" if report.answerable else ""
+            lines.append(f"{report.verdict.rstrip('.')}{advice}")
+            lines += [str(item) for item in report.no_overlap[:5]]
+    return lines
 
 
 def _rare_levels(rows: dict[str, Any], columns: Sequence[str], folds: int) -> list[str]:

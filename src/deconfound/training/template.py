@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deconfound.errors import need
 from deconfound.training.config import Config, DataOptions, sections
-from deconfound.training.needs import need
 from deconfound.training.tasks import Task
 
 FOLDS = 5
@@ -114,10 +113,9 @@ def _section(name: str, lines: Iterable[tuple[str, Any, bool]]) -> str:
     fields = sections()[name].model_fields
     written = [f"{name}:"]
     for key, value, in_force in lines:
-        if value is not None or in_force:
+        if value or in_force:
             text = f"  {'' if in_force else '# '}{key}: {_yaml(value)}"
-            meaning = re.split(r"(?<=[a-z)])[.;] ", (fields[key].description or "").rstrip("."))[0]
-            written.append(f"{text:<38} # {meaning}")
+            written.append(f"{text:<38} # {fields[key].description}")
     return "\n".join(written) + "\n"
 
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deconfound.errors import DeconfoundError, OptionError
+from deconfound.errors import DeconfoundError, OptionError, need
 from deconfound.training.engine import KeepBestEpoch, WholeFiles
-from deconfound.training.needs import need
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
