@@ -105,6 +105,8 @@ def test_a_torch_dataset_is_a_source():
     assert source.table["dx"].tolist() == [0, 1] * 3
     by_place = open_dataset(Pictures(), columns={"dx": 1})
     assert by_place.table["dx"].tolist() == [0, 1] * 3
+    other = open_dataset([(item[0] + 1, item[1]) for item in map(Pictures().__getitem__, range(6))], table=table)
+    assert other.fingerprint != source.fingerprint
     assert by_place.fingerprint != source.fingerprint == open_dataset(Pictures(), table=table).fingerprint
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from deconfound.design import Design, Spline, effective_size
+from deconfound.design import Design, Polynomial, Spline, effective_size
 from deconfound.design.balance import balance
 from deconfound.errors import OptionError, TableError
 from tests.conftest import make_table
@@ -194,6 +194,9 @@ def test_cross_fitted_weights_keep_people_whole_and_leave_a_little_of_the_tie():
     table = categories() | {"person": np.arange(1200) // 3}
     within, across = (balance(table, ["dx"], ["site"], folds=k, person="person").reports[0] for k in (0, 5))
     assert within.tied_after["all"] < 1e-12 < across.tied_after["all"] < 0.01
+    few = table | {"person": np.arange(1200) % 4}
+    with pytest.raises(OptionError, match="folds must be at most the number of people, 4; got 5"):
+        balance(few, ["dx"], ["site"], folds=5, person="person")
 
 
 def test_columns_that_separate_the_classes_are_reported():
@@ -254,7 +257,7 @@ def test_more_confounds_than_rows_are_refused():
         balance(table, ["dx"], [f"x{i}" for i in range(14)])
 
 
-@pytest.mark.parametrize("terms", [["age", "sex", "site"], [Spline("age", 3), "site"]])
+@pytest.mark.parametrize("terms", [["age", "sex", "site"], [Polynomial("age", 2)], [Spline("age", 3), "site"]])
 def test_a_weighted_design_is_white_under_its_weights(terms):
     table = make_table(300)
     weight = np.random.default_rng(0).exponential(size=300)
@@ -267,7 +270,7 @@ def test_a_weighted_design_is_white_under_its_weights(terms):
     assert np.abs(white.mean(0)).max() > 1e-3  # the control: not without them
     doubled = {name: np.concatenate([values, values[:100]]) for name, values in table.items()}
     counted = Design(terms, keep=["dx"]).fit(table, weight=np.r_[np.full(100, 2.0), np.ones(200)])
-    if isinstance(terms[0], str):  # knots of a spline stand at quantiles of rows, not of weights
+    if not isinstance(terms[0], Spline):  # knots of a spline stand at quantiles of rows, not of weights
         twice = Design(terms, keep=["dx"]).fit(doubled)
         np.testing.assert_allclose(counted.encode(table), twice.encode(table), atol=1e-6)
 

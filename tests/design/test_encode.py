@@ -185,6 +185,34 @@ def test_a_spline_is_straight_beyond_the_training_rows():
     np.testing.assert_allclose(beyond[2] - beyond[1], beyond[1] - beyond[0], atol=1e-9)
 
 
+def test_a_spline_is_the_truncated_power_basis_written_out_naively():
+    """Restricted cubic splines as textbooks have them; beyond the last knot too, where the code takes another way."""
+    age = np.linspace(20, 80, 200)
+    fitted = dc.Design(confounds=[dc.Spline("age", 4)]).fit({"age": age})
+    knots = np.quantile(age, np.linspace(0.05, 0.95, 5))
+
+    def basis(x):
+        cube = lambda knot: np.maximum(x - knot, 0) ** 3  # noqa: E731
+        d = [(cube(k) - cube(knots[-1])) / (knots[-1] - k) for k in knots[:-1]]
+        return np.stack([x, *((knots[-1] - k) * (d[i] - d[-1]) for i, k in enumerate(knots[:3]))], axis=1)
+
+    new = np.array([10.0, 25.0, 50.0, 79.0, 95.0, 140.0])
+    by_hand = (basis(new) - basis(age).mean(0)) / basis(age).std(0)
+    np.testing.assert_allclose(fitted.encode({"age": new}, np.float64), by_hand, rtol=1e-9, atol=1e-9)
+
+
+def test_types_and_gaps_of_one_call_do_not_reach_the_next():
+    table = make_table(100)
+    fitted = design().fit(table)
+    assert np.isnan(fitted.encode({**table, "dx": [None] * 100})[:, 4]).all()
+    of_site = dc.Design(["age"], keep=["site"]).fit(table)
+    assert np.isnan(of_site.encode({**table, "site": [None] * 100})[:, 1:]).all()
+    fitted.encode(table, np.float32)
+    precise = fitted.encode(table, np.float64)
+    by_hand = ((table["site"] == "C") - np.mean(table["site"] == "C")) / np.std(table["site"] == "C")
+    np.testing.assert_allclose(precise[:, 3], by_hand, atol=1e-14)
+
+
 def test_an_interaction_is_the_product_of_the_standardised_columns():
     table = make_table(300)
     fitted = dc.Design(confounds=["age", "site", dc.Interaction("age", "site")]).fit(table)
