@@ -13,7 +13,7 @@ from deconfound.errors import OptionError
 from deconfound.methods import Setting, TrainingBatch, adversarial
 from deconfound.methods.adversarial import AdversarialMethod, Head, squared_correlation, target_columns
 from deconfound.methods.confounds import confounds_of
-from deconfound.surgery import Place
+from deconfound.surgery import Place, collect
 from tests.conftest import make_table
 from tests.methods.problem import make_network, make_problem, prepare
 
@@ -38,7 +38,7 @@ def correlations(predictions, truths):
 def test_the_gradients_are_those_of_the_two_players(problem, monkeypatch):
     monkeypatch.setattr(adversarial, "FLAT", 0.0)
     double = replace(problem, x=problem.x.double(), metadata=problem.metadata.double(), target=problem.target.double())
-    model = prepare("adversarial", problem, weight=3.0).double()
+    model = prepare("adversarial", problem, weight=3.0, limit=None).double()
     batch = next(iter(double.batches(80)))
     loss = model.loss(batch, binary_cross_entropy_with_logits)
     loss.total.backward()
@@ -75,7 +75,7 @@ def test_with_weight_zero_the_network_trains_as_if_alone_and_the_heads_still_lea
 
 
 def test_the_network_learns_alone_in_the_warmup_and_then_the_weight_rises_to_its_full_over_as_many_batches(problem):
-    model, full, alone = (prepare("adversarial", problem, weight=2.0, warmup=2), *fresh_pair(problem))
+    model, full, alone = (prepare("adversarial", problem, weight=2.0, limit=None, warmup=2), *fresh_pair(problem))
     batch = next(iter(problem.batches(80)))
     of_task, of_both = gradient(alone, batch), gradient(full, batch)
     assert not torch.allclose(of_task, of_both, rtol=0.05)
@@ -84,8 +84,23 @@ def test_the_network_learns_alone_in_the_warmup_and_then_the_weight_rises_to_its
         assert all(parameter.grad.abs().sum() > 0 for parameter in model.heads.parameters() if parameter.ndim == 2)
 
 
+@pytest.mark.parametrize("limit", [0.25, 1.0])
+def test_the_heads_push_the_features_no_harder_than_the_limit_times_the_task(problem, limit):
+    """At the features of the only place: the norm of what the heads add, beside the norm of the task's gradient."""
+    one = replace(problem, at=("0",))
+    batch = next(iter(problem.batches(80)))
+    found = {}
+    for name, options in (("none", {}), ("adversarial", {"weight": 1e3, "limit": limit})):
+        model = prepare(name, one, **options)
+        with collect(model.model, "0", detach=False) as collected:
+            total = model.loss(batch, binary_cross_entropy_with_logits).total
+        found[name] = torch.autograd.grad(total, collected.features())[0]
+    pushed = found["adversarial"] - found["none"]
+    assert float(pushed.norm() / found["none"].norm()) == pytest.approx(limit, rel=1e-4)
+
+
 def fresh_pair(problem):
-    return prepare("adversarial", problem, weight=2.0), prepare("none", problem)
+    return prepare("adversarial", problem, weight=2.0, limit=None), prepare("none", problem)
 
 
 def gradient(model, batch):

@@ -10,6 +10,7 @@ from torch import nn
 import deconfound as dc
 from deconfound.methods import METHODS, TrainingBatch, method
 from deconfound.methods.base import Setting
+from deconfound.training import bce
 from tests.methods.problem import fit, make_problem, prepare, within_groups
 
 LAYERS = {"mdn": dc.MDN, "pmdn": dc.PMDN, "rmdn": dc.RMDN}
@@ -89,11 +90,11 @@ def test_images_train_at_flat_and_at_convolutional_places(name, at):
             yield TrainingBatch(images[rows], people.metadata[rows], people.target[rows])
 
     network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 1))
-    model = method(name).prepare(network, Setting(people.design, at, training))
+    model = method(name).prepare(network, Setting(people.design, at, training, site="site"))
     optimizer = torch.optim.Adam(model.network_parameters())
     for batch in training():
         model.before_step(batch)
-        loss = model.loss(batch, nn.functional.binary_cross_entropy_with_logits).total
+        loss = model.loss(batch, bce).total
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -34,6 +34,8 @@ class AdversarialMethod(Method):
         network: Any module.
         setting: The problem.
         weight: Of the heads' term in the network's gradient.
+        limit: At each place, the norm of the heads' term is at most so many times that of the task's gradient, so that
+            the heads cannot win before the task has begun; None sets no limit.
         warmup: For so many batches the network learns its task alone while the heads learn what it gives away; over
             as many again the weight rises to its full, and epochs from then on compete for the best. For networks that
             the heads would keep from learning at all.
@@ -53,6 +55,7 @@ class AdversarialMethod(Method):
         setting: Setting,
         *,
         weight: float = 1.0,
+        limit: float | None = 1.0,
         warmup: int = 0,
         hidden: int = 32,
         window: int = 64,
@@ -60,12 +63,15 @@ class AdversarialMethod(Method):
     ) -> None:
         super().__init__()
         require("weight", weight, 0)
+        if limit is not None:
+            require("limit", limit, 0)
         require("warmup", warmup, 0, whole=True)
         require("hidden", hidden, 0, whole=True)
         require("window", window, 3, whole=True)
         self.model = network
         self.design = setting.design
         self.weight = weight
+        self.limit = limit
         self.warmup = warmup
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
         self.controls_only = controls_only
@@ -90,14 +96,19 @@ class AdversarialMethod(Method):
         paths = list({head.place.path: None for head in heads})
         with collect(self.model, paths, detach=False) as collected:
             task = task_loss(criterion, self.model(batch.x), batch)
-        found = {}
-        weight = self.weight * self._share() / len(paths)
+        seen = {path: collected.features(path) for path in paths}
+        weights = {path: self.weight * self._share() / len(paths) for path in paths}
+        turned = {path: Reversed.apply(features, weights[path]) for path, features in seen.items()}
         self.batches += 1
+        found = {}
         for head in heads:
-            features = Reversed.apply(collected.features(head.place.path), weight)
+            features = turned[head.place.path]
             found[f"correlation/{head.place.path}/{head.confound.name}"] = head(features, confounds, rows.to(confounds))
+        climbed = torch.stack(list(found.values())).sum()
+        if self.limit is not None and task.requires_grad:
+            hold_back(self.limit, task, climbed, seen, turned, weights)
         parts = {name: value.detach() for name, value in found.items()}
-        return Loss(task - torch.stack(list(found.values())).sum(), {"task": task.detach(), **parts})
+        return Loss(task - climbed, {"task": task.detach(), **parts})
 
     @property
     def batches_to_warm_up(self) -> int:
@@ -110,7 +121,7 @@ class AdversarialMethod(Method):
 
 
 class Reversed(torch.autograd.Function):
-    """The features themselves; backward turns their gradient round and multiplies it by a weight."""
+    """The features themselves; backward turns their gradient round and multiplies it by a weight, as it is by then."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, weight: Tensor) -> Tensor:
@@ -120,6 +131,22 @@ class Reversed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return -ctx.weight * gradient, None
+
+
+def hold_back(
+    limit: float,
+    task: Tensor,
+    climbed: Tensor,
+    seen: dict[str, Tensor],
+    turned: dict[str, Tensor],
+    weights: dict[str, Tensor],
+) -> None:
+    """Lower each place's weight, in place, to where the heads push its features `limit` times as hard as the task."""
+    of_task = torch.autograd.grad(task, list(seen.values()), retain_graph=True, allow_unused=True)
+    of_heads = torch.autograd.grad(climbed, list(turned.values()), retain_graph=True)
+    for weight, ours, theirs in zip(weights.values(), of_task, of_heads, strict=True):
+        if ours is not None:
+            weight.copy_(torch.minimum(weight, (limit * ours.norm() / theirs.norm().clamp(min=1e-30)).to(weight)))
 
 
 class Head(nn.Module):

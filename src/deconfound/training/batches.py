@@ -91,8 +91,8 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
 def training_batch(batch: Batch) -> TrainingBatch:
     """A batch as a method reads it."""
     x = batch["x"] if "x" in batch else batch["image"]
-    further = {name: batch.get(name) for name in ("controls", "weight", "stratum")}
-    return TrainingBatch(x, batch["metadata"], batch["label"], **further)
+    controls, weight, stratum = (batch.get(name) for name in ("controls", "weight", "stratum"))
+    return TrainingBatch(x, batch["metadata"], batch["label"], controls, weight=weight, stratum=stratum)
 
 
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:
