@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from deconfound import metrics
 from deconfound.auditing import audit
 from deconfound.errors import DeconfoundWarning, OptionError
 from tests.auditing.cohort import cohort
@@ -72,6 +73,22 @@ def test_pairs_of_different_models_are_not_compared_where_a_site_is_left_out():
         found = audit(outputs["clean"], table, confounds=["site"], labels=["dx"], fold="site", **QUICK)
     assert measured(found, "share_within", confound="site").value == 1
     assert not found.where(confound="site", statistic="auc_between")
+
+
+def test_the_split_of_the_auc_is_that_of_the_metric_and_confounds_alone_have_their_own_row():
+    outputs, table = cohort()
+    found = audit(outputs["by site"], table, confounds=["site"], labels=["dx"], **QUICK)
+    sites = np.unique(table["site"], return_inverse=True)[1]
+    split = metrics.auc_split(outputs["by site"], table["dx"] == "patient", sites)
+    for statistic, value in (("auc_within", split.within), ("auc_between", split.between)):
+        assert measured(found, statistic, confound="site").value == pytest.approx(value)
+    assert measured(found, "share_within", confound="site").value == pytest.approx(split.share_within)
+    assert split.within > split.auc > split.between  # the site helps no pair within it, and hurts the others
+    assert 0.3 < measured(found, "auc", model="confounds alone").value < 0.7
+    assert not found.where(model="missing cells alone")
+    table["site"] = np.where(table["dx"] == "patient", table["site"], None)
+    gaps = audit(outputs["clean"], table, confounds=["site"], labels=["dx"], **QUICK)
+    assert measured(gaps, "auc", model="missing cells alone").value == 1
 
 
 # Reading outputs

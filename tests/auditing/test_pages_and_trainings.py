@@ -70,7 +70,8 @@ def test_a_comparison_names_failed_trainings_first_and_both_kinds_of_differences
     assert "Over people, given these trainings, these differ from it: pmdn" in said[1]
     assert "With 5 test sets, differences of about 0.028 and more can be shown." in said[1]
     assert said[2] == (
-        "Of site, the plain network leaves dcor² 0.300 in its outputs, pmdn the least with 0.010; measurably less: pmdn."
+        "Of site, the plain network leaves dcor² 0.300 in its outputs, pmdn the least with 0.010; measurably less: "
+        "pmdn."
     )
 
 

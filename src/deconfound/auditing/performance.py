@@ -112,21 +112,19 @@ def split_by(given: Answers, codes: Tensor, folds: Tensor | None) -> Measures:
     """
     (_, score, positive) = given.scores[0]
     cells = codes if folds is None else codes * (int(folds.max()) + 1) + folds
-    inside = [rows for cell in torch.unique(cells) if len(rows := (cells == cell).nonzero()[:, 0]) > 1]
-    outer = [torch.arange(len(score))] if folds is None else [(folds == f).nonzero()[:, 0] for f in torch.unique(folds)]
-    place = torch.unique(score, return_inverse=True)[1]
+    outer = torch.zeros_like(codes) if folds is None else folds
+    inside, whole = _ranked(score, cells), _ranked(score, outer)
 
-    def wins(weights: Tensor, groups: list[Tensor]) -> tuple[Tensor, Tensor]:
-        total, pairs = torch.zeros(len(weights), dtype=torch.float64), torch.zeros(len(weights), dtype=torch.float64)
-        for rows in groups:
+    def wins(weights: Tensor, groups: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        total, pairs = torch.zeros(2, len(weights), dtype=torch.float64)
+        for rows, place in groups:
             w, up = weights[:, rows], positive[rows]
             both = (w @ up) * (w @ (1 - up))
-            value = weighted_auc(torch.unique(place[rows], return_inverse=True)[1], up, w)
-            total, pairs = total + torch.where(both > 0, value * both, 0), pairs + both
+            total, pairs = total + torch.where(both > 0, weighted_auc(place, up, w) * both, 0), pairs + both
         return total, pairs
 
     def found(weights: Tensor) -> dict[str, Tensor]:
-        all_wins, all_pairs = wins(weights, outer)
+        all_wins, all_pairs = wins(weights, whole)
         in_wins, in_pairs = wins(weights, inside)
         between = all_pairs - in_pairs
         out = {"auc_within": in_wins / in_pairs, "share_within": in_pairs / all_pairs}
@@ -135,6 +133,13 @@ def split_by(given: Answers, codes: Tensor, folds: Tensor | None) -> Measures:
         return out
 
     return found
+
+
+def _ranked(score: Tensor, cells: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The rows of each cell of at least two, and the ranks of their scores."""
+    order = cells.argsort(stable=True)
+    parts = order.split(torch.unique(cells, return_counts=True)[1].tolist())
+    return [(rows, torch.unique(score[rows], return_inverse=True)[1]) for rows in parts if len(rows) > 1]
 
 
 def gaps(given: Answers, codes: Tensor) -> Measures | None:

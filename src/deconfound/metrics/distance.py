@@ -60,7 +60,7 @@ def distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = 
     covariance = _biased(sums.ab, sums.a_rows, sums.b_rows)
     x_variance = _biased(sums.aa, sums.a_rows, sums.a_rows)
     y_variance = _biased(sums.bb, sums.b_rows, sums.b_rows)
-    return _correlation(covariance, x_variance, y_variance, sums, x.dtype).to(x.dtype)
+    return _correlation(covariance, x_variance, y_variance, sums).to(x.dtype)
 
 
 def u_distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
@@ -82,7 +82,7 @@ def u_distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None 
     covariance = _bias_corrected(sums.ab, sums.a_rows, sums.b_rows)
     x_variance = _bias_corrected(sums.aa, sums.a_rows, sums.a_rows)
     y_variance = _bias_corrected(sums.bb, sums.b_rows, sums.b_rows)
-    return _correlation(covariance, x_variance, y_variance, sums, x.dtype).to(x.dtype)
+    return _correlation(covariance, x_variance, y_variance, sums).to(x.dtype)
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -111,11 +111,9 @@ def _bias_corrected(products: Tensor, a_rows: Tensor, b_rows: Tensor) -> Tensor:
     return (products - 2 * rows / (n - 2) + totals / ((n - 1) * (n - 2))) / (n * (n - 3))
 
 
-def _correlation(
-    covariance: Tensor, x_variance: Tensor, y_variance: Tensor, sums: PairSums, dtype: torch.dtype
-) -> Tensor:
+def _correlation(covariance: Tensor, x_variance: Tensor, y_variance: Tensor, sums: PairSums) -> Tensor:
     """`covariance / sqrt(variances)`, and zero with a zero gradient where a side does not vary."""
-    # Equal or equidistant rows leave a variance that is rounding: of the sums (float64), or of each distance.
-    rounding = max(1e-13, (16 * torch.finfo(dtype).eps) ** 2) / sums.a_rows.shape[0] ** 2
+    # Equal or equidistant rows leave a variance that is rounding of the sums.
+    rounding = 1e-13 / sums.a_rows.shape[0] ** 2
     varies = (x_variance > rounding * sums.aa) & (y_variance > rounding * sums.bb)
     return torch.where(varies, covariance / torch.where(varies, x_variance * y_variance, 1).sqrt(), 0)

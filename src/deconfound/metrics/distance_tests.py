@@ -115,7 +115,7 @@ class _Cell:
         x_centred, y_centred = _u_centred(a), _u_centred(b)
         variances = x_centred.square().sum(), y_centred.square().sum()
         # What equal rows leave is rounding.
-        varies = all(v > 1e-13 * d.square().sum() for v, d in zip(variances, (a, b), strict=True))
+        varies = all(v > 1e-13 / len(x) ** 2 * d.square().sum() for v, d in zip(variances, (a, b), strict=True))
         scale = (variances[0] * variances[1]).sqrt() if varies else torch.zeros((), dtype=torch.float64)
         return cls(x, a, b, x_centred, scale)
 
