@@ -174,7 +174,7 @@ def _adversarial_age(e: Evidence) -> Finding:
     for name in ("age", "sex", "site"):
         lines = {b: [e.line(b, arm).within[name].mean for arm in ("adversarial", "baseline")] for b in e.mri.batches}
         kept[name] = {batch: ours / plain for batch, (ours, plain) in lines.items()}
-    age, sex, site = (np.mean(list(values.values())) for values in kept.values())
+    age, sex, site = (float(np.mean(list(values.values()))) for values in kept.values())
     text = ", ".join(f"{name} {_span(values, '.0%')}" for name, values in kept.items())
     opening = "left of the plain network's correlations within groups"
     return f"{opening}: {text}", _answer([age > 0.5, sex < 0.5, site < 0.5]), "half of it counts as removed, on average"

@@ -28,7 +28,7 @@ def jobs(device: str, quick: bool = False) -> list[Job]:
         Job("host", f"{CASE.name}, batch {CASE.batch}, {_named(count)}", partial(_steps, count, quick))
         for count in THREADS[device]
     ]
-    return [*found, Job("host", f"one layer, {BATCH} × {WIDTH}", _layers)]
+    return [*found, Job("host", f"one layer, {BATCH} × {WIDTH}", partial(_layers, quick))]
 
 
 def _steps(count: int, quick: bool, clock: Clock) -> Iterator[Row]:
@@ -44,7 +44,7 @@ def _steps(count: int, quick: bool, clock: Clock) -> Iterator[Row]:
         yield {"network": CASE.name, "batch": CASE.batch, "threads": count, "method": method, **found}
 
 
-def _layers(clock: Clock) -> Iterator[Row]:
+def _layers(quick: bool, clock: Clock) -> Iterator[Row]:
     """Seconds of the host for forward and backward of one layer in training, on one thread."""
     design, encoded = metadata(BATCH, device=clock.device)
     x = torch.randn(BATCH, WIDTH, device=clock.device, requires_grad=True)
@@ -57,7 +57,7 @@ def _layers(clock: Clock) -> Iterator[Row]:
             def step(layer: torch.nn.Module = layer, arguments: tuple[Tensor, ...] = arguments) -> None:
                 torch.autograd.grad(layer(*arguments), x, gradient)
 
-            taken = clock.together({name: step}, 1.0, 200, loop=True)[name]
+            taken = clock.together({name: step}, 0.0 if quick else 1.0, 200, loop=True)[name]
             yield {"layer": name, "n": BATCH, "d": WIDTH, "seconds": statistics.median(taken)}
 
 
