@@ -200,7 +200,8 @@ def recursive_update(
         coefficients: `(q, d)`.
         information: `A`, `(q, q)`: the mean of `RᵀWR` over the samples that still count.
         weight: `s`, a scalar: how many samples still count.
-        batch: The new samples.
+        batch: The moments of the new samples' errors `f − Rβ`, whose rounding is that of the errors: moments of the
+            features would bring their own into directions that recent samples leave open.
         forgetting: λ, per sample.
 
     Returns:
@@ -209,10 +210,9 @@ def recursive_update(
     kept = weight * forgetting**batch.rows
     total = kept + batch.rows
     information = (kept * information + batch.gram) / total
-    error = (batch.cross - batch.gram @ coefficients) / total
     damping = ROUNDING * torch.finfo(information.dtype).eps * information.diagonal().sum()
     damped = information + damping * torch.eye(len(information), dtype=information.dtype, device=information.device)
-    move, _ = torch.linalg.solve_ex(damped, error)  # the checked solver makes a GPU wait
+    move, _ = torch.linalg.solve_ex(damped, batch.cross / total)  # the checked solver makes a GPU wait
     return coefficients + move, information, total
 
 

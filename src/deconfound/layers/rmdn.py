@@ -81,7 +81,8 @@ class RMDN(MetadataLayer):
 
     @torch.no_grad()
     def _learn(self, features: Tensor, batch: WhitenedBatch) -> None:
-        of_batch = sum_moments(batch.moments(features))
+        errors = residualize(features, batch.regressors, self._beta())
+        of_batch = sum_moments(batch.moments(errors))
         new = recursive_update(self._beta(), self.information, self.weight, of_batch, self.forgetting)
         finite = torch.isfinite(new[0]).all() & torch.isfinite(new[1]).all() | (of_batch.rows == 0)
         usable = finite & (of_batch.rows > 0)

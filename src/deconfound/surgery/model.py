@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from deconfound.design import Design
-from deconfound.errors import DeconfoundError, OptionError, ShapeError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ShapeError
 from deconfound.layers import MetadataLayer, frozen_statistics
 from deconfound.layers.alternating import PenaltyLayer
+from deconfound.layers.checkpoint import FORMAT, read_state, warn_of_old_format
 from deconfound.layers.whitened import Metadata, as_tensor, as_weights, refuse_nan
 from deconfound.renamed import RENAMED, no_attribute
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.norms import attach_all, hooks_for, layer_norm_for
+from deconfound.surgery.order import BatchOrder
 from deconfound.surgery.outputs import tensors_in
 from deconfound.surgery.plan import Plan
 from deconfound.surgery.refit import Batches, refit, refitted
@@ -42,6 +45,8 @@ class NormalizedModel(nn.Module):
         self._carrier = Carrier()
         self._insertions: list[Insertion] = []
         self._removed = False
+        self._order = BatchOrder()
+        self._reported = 0
         modules = dict(network.named_modules(remove_duplicate=False))
         for planned in plan.places:
             insertion = Insertion(planned, plan.design, kind, options, self._carrier)
@@ -117,6 +122,30 @@ class NormalizedModel(nn.Module):
             )
         return torch.stack([layer.penalty for layer in layers]).sum()
 
+    def skipped(self) -> dict[str, int]:
+        """How many training batches taught each layer nothing, by path: features or metadata were not finite."""
+        built = ((insertion.place.path, insertion.layer) for insertion in self._insertions)
+        return {path: int(layer.skipped) for path, layer in built if layer is not None}
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch between training and eval; where training ends with skipped batches, a warning says so."""
+        if self.training and not mode and self._insertions:
+            self._report_skipped()
+        return super().train(mode)
+
+    def _report_skipped(self) -> None:
+        counts = self.skipped()
+        most = max(counts.values(), default=0)
+        if most > self._reported:
+            paths = ", ".join(f"{path!r} ({count})" for path, count in counts.items() if count)
+            warnings.warn(
+                f"Training batches were skipped by the layers at {paths}: features or metadata (a NaN label, say) were "
+                "not finite, and the coefficients learned nothing from them.",
+                DeconfoundWarning,
+                stacklevel=3,
+            )
+        self._reported = most
+
     def frozen_statistics(self) -> AbstractContextManager[None]:
         """A context in which training-mode forwards change nothing that the layers have learned."""
         if len(self.layers) < len(self._insertions):
@@ -180,6 +209,8 @@ class NormalizedModel(nn.Module):
         n = metadata.shape[0] if getattr(metadata, "ndim", 0) else 0
         tensor = as_tensor(metadata, self.design, n)
         refuse_nan(tensor, self.design, self.training)
+        if self.training and not torch.compiler.is_compiling():
+            self._order.see(tensor)
         return Pass(tensor, as_weights(weight, fit_on, n, tensor.device), self.training)
 
     def _adopt(self, path: str, layer: MetadataLayer) -> None:
@@ -201,11 +232,17 @@ class NormalizedModel(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Build layers that wait for their first forward from the shapes of a checkpoint."""
         first = next((parameter for parameter in self.network.parameters() if parameter.is_floating_point()), None)
+        old = False
         for insertion in self._insertions:
             key = f"{prefix}layers.{insertion.place.path.replace('.', '/')}._extra_state"
             if insertion.layer is None and key in state_dict:
                 layer = insertion.build_from(state_dict[key]).train(self.training)
                 layer = layer if first is None else layer.to(first.device, first.dtype)
                 self._adopt(insertion.place.path, layer)
+            if insertion.layer is not None and key in state_dict:
+                old = old or read_state(state_dict[key]).format < FORMAT
+                insertion.layer.reports_old_format = False
+        if old:  # once for all layers
+            warn_of_old_format()
         self.plan = replace(self.plan, places=tuple(insertion.place for insertion in self._insertions))
         super()._load_from_state_dict(state_dict, prefix, *rest)
