@@ -103,6 +103,9 @@ def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
     """
     if not features.is_cpu or features.ndim != 2 or torch.compiler.is_compiling():
         return 0
+    size = features.element_size()
+    if features.numel() * size <= 2 * BLOCK_BYTES:
+        return 0
     if torch.get_num_threads() > 1 or regressors.shape[1] > BLOCK_REGRESSORS:
         return 0
     others = (regressors, *others)
@@ -111,9 +114,8 @@ def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
         return 0
     if torch_private.in_functorch():  # vmap and its like write into no given tensor
         return 0
-    size = features.element_size()
     rows = max(BLOCK_ROWS, BLOCK_BYTES // max(1, features.shape[1] * size))
-    return rows if features.numel() * size > 2 * BLOCK_BYTES and len(features) > rows else 0
+    return rows if len(features) > rows else 0
 
 
 def pool_positions(features: Tensor) -> Tensor:

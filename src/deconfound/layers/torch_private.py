@@ -26,6 +26,17 @@ def in_functorch() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
+def keeps_for_recomputation() -> bool:
+    """Whether what this forward saves may be computed again in backward: activation checkpointing is at work.
+
+    The reentrant kind runs the forward without gradients, the other one replaces saved tensors by hooks.
+    """
+    if not torch.is_grad_enabled():
+        return True
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
+
+
 def backward_reaches_parameters(node: Any) -> bool:
     """Whether the backward that runs computes gradients of parameters near this node, or of inputs alone.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ class Pass:
         self.training = training
         self.inputs_want_gradients = False
         self.called: set[str] = set()
+        self.may_be_recomputed = False
         self._whitened: dict[tuple[bool, torch.dtype, torch.device], WhitenedBatch] = {}
 
     def whitened(self, layer: MetadataLayer, device: torch.device) -> WhitenedBatch:
@@ -52,21 +52,19 @@ class Carrier:
         self._reached_by_backward: Callable[[], Pass | None] = _nothing
         self.building = threading.Lock()
 
-    @contextmanager
-    def carry(self, current: Pass) -> Iterator[None]:
-        """Make `current` the pass of this thread until the block ends, however it ends."""
+    def carry(self, current: Pass, run: Callable[[], Any]) -> Any:
+        """What `run` returns while `current` is the pass of this thread, until it ends, however it ends."""
         if torch.compiler.is_compiling():  # the compiler sees one thread, and cannot read its identity
             self._traced = current
             try:
-                yield
+                return run()
             finally:
                 self._traced = None
-            return
         thread = threading.get_ident()
         outer = self._by_thread.get(thread)
         self._by_thread[thread] = current
         try:
-            yield
+            return run()
         finally:
             if outer is None:
                 del self._by_thread[thread]
@@ -102,8 +100,8 @@ class Carrier:
         return waiting[0] if waiting else None
 
     def keep_for_backward(self, current: Pass, output: Tensor) -> None:
-        """Remember the pass for as long as the graph of an output lives: checkpointing may recompute it."""
-        if output.requires_grad and not torch.compiler.is_compiling():
+        """Remember the pass for as long as the graph of an output lives, if checkpointing may recompute it."""
+        if current.may_be_recomputed and output.requires_grad and not torch.compiler.is_compiling():
             self._awaiting_backward.add(current)
             output.register_hook(_Keep(current, self))
 

@@ -91,9 +91,9 @@ class NormalizedModel(nn.Module):
             )
         current = self._pass(metadata, fit_on, weight)
         if self.training and not torch.compiler.is_compiling():
-            current.inputs_want_gradients = any(tensor.requires_grad for tensor in tensors_in((inputs, keywords)))
-        with self._carrier.carry(current):
-            output = self.network(*inputs, **keywords)
+            given = (*inputs, *keywords.values())
+            current.inputs_want_gradients = any(isinstance(one, Tensor) and one.requires_grad for one in given)
+        output = self._carrier.carry(current, lambda: self.network(*inputs, **keywords))
         if not torch.compiler.is_compiling():
             self._adopt_new()
             if self.training:

@@ -24,10 +24,10 @@ which is ten times as fast as torch's; a device is never waited for.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -161,13 +161,46 @@ def sums(state: GainState, directions: Tensor, squares: Tensor, scale: Tensor) -
     return torch.cat([directions * directions, directions * state.trend, squares]) @ inverse
 
 
-def host_sums(values: list[float], sizes: Sequence[int]) -> list[Sums]:
-    """The sums of each group from the numbers that `sums` returned."""
+def host_sums(
+    state: GainState, directions: Tensor, squares: Tensor, square: Tensor, count: float, rows: float, samples: float
+) -> tuple[list[float], Callable[[], None]]:
+    """`sums` of tensors on the CPU by NumPy, which takes a third of torch's time for so few numbers.
+
+    Args:
+        state: The state before this batch.
+        directions: `Σ w_i v_i`, `(q, m)`.
+        squares: Further rows of squares to be scaled and added up in the same way, `(k, m)`.
+        square: The sum of each feature's squared errors, `(m,)`.
+        count: What `square` is divided by.
+        rows: `Σw`.
+        samples: Samples seen before.
+
+    Returns:
+        The sums, and a function that takes this batch into trend and scale.
+    """
+    forget = forgetting(samples, rows)
+    trend, scale, towards = state.trend.numpy(), state.scale.numpy(), directions.numpy()
+    with np.errstate(all="ignore"):  # what is not finite shows in the sums
+        new_scale = scale + (square.numpy() * (1 / count) - scale) * forget
+        inverse = 1 / np.maximum(new_scale, TINY)
+        scaled = towards * inverse
+        found = [(scaled * towards).sum(1), (scaled * trend).sum(1), squares.numpy() @ inverse]
+
+    def commit() -> None:
+        scale[:] = new_scale
+        np.multiply(trend, 1 - forget, out=trend)
+        np.add(trend, towards * (forget / rows), out=trend)
+
+    return np.concatenate(found).tolist(), commit
+
+
+def grouped(values: list[float], sizes: Sequence[int]) -> list[Sums]:
+    """The sums of each group from the numbers that `host_sums` returned."""
     q, found, start = sum(sizes), [], 0
     for group, size in enumerate(sizes):
-        rows = slice(start, start + size)
-        found.append(Sums(math.fsum(values[:q][rows]), math.fsum(values[q : 2 * q][rows]), values[2 * q + group]))
-        start += size
+        end = start + size
+        found.append(Sums(sum(values[start:end]), sum(values[q + start : q + end]), values[2 * q + group]))
+        start = end
     return found
 
 

@@ -31,6 +31,7 @@ from deconfound.layers.pmdn.gain import (
     Sums,
     adaptive_gain,
     forgetting,
+    host_sums,
     joined_numbers,
     split_numbers,
     sums,
@@ -72,7 +73,6 @@ class _Seen(NamedTuple):
     rows: int | Tensor
 
 
-@torch.no_grad()
 def update(
     state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, rate: float | Tensor | None, sampled: Sampled
 ) -> None:
@@ -98,13 +98,12 @@ def update(
 
 
 def _update_on_host(state: ImplicitGradient, seen: _Seen, rate: float | Tensor | None, sampled: Sampled) -> None:
-    rows = float(seen.rows)
-    (past,) = split_numbers(state.gain.numbers.tolist())
-    of_features = seen.squares[1] / rows
-    mean_square = of_features.mean().item()
+    rows, numbers, sizes = float(seen.rows), state.gain.numbers.numpy(), state.size.numpy()
+    (past,) = split_numbers(numbers.tolist())
+    mean_square = float(seen.squares[1].numpy().mean()) / rows
     if not math.isfinite(mean_square):
         return
-    size, spread = state.size.tolist()
+    size, spread = sizes.tolist()
     change = 0.5 * math.log(mean_square) - size if mean_square > 0 else 0.0
     weight = max(rows / (past.samples + rows), LEAST)
     jumped = abs(change) > max(SPREADS * spread / math.sqrt(rows), math.log(JUMP))
@@ -113,25 +112,22 @@ def _update_on_host(state: ImplicitGradient, seen: _Seen, rate: float | Tensor |
         spread += (min(abs(change), LARGEST_DEVIATION) * math.sqrt(rows) - spread) * weight
     unit = math.exp(-size)
 
-    forget = forgetting(past.samples, rows)
-    scale = torch.lerp(state.gain.scale, of_features * (unit * unit), forget)
-    mean = sampled.of(state.mean)
-    total = sampled.of(seen.total) * unit
+    mean, total = sampled.of(state.mean), sampled.of(seen.total) * unit
     directions = torch.sub(total, mean, alpha=rows)
-    own = torch.cat([seen.squares[:1] * (unit * unit), total * mean, mean * mean])
-    values = sums(state.gain, directions, own, scale).tolist()
+    squares = seen.squares * (unit * unit)
+    own = torch.cat([squares[:1], total * mean, mean * mean])
+    values, commit = host_sums(state.gain, directions, own, squares[1], rows, rows, past.samples)
     if not all(map(math.isfinite, values)):
         return
-    adaptive, numbers = adaptive_gain(past, _sums_of(values, len(mean), rows), rows, rows, WINDOW)
+    adaptive, after = adaptive_gain(past, _sums_of(values, len(mean), rows), rows, rows, WINDOW)
     share = adaptive if rate is None else float(rate)
     new = torch.add(state.mean * (1 - share), seen.total, alpha=share * unit / rows)
     if not sampled.all and not math.isfinite(new.sum()):
         new = torch.where(torch.isfinite(new).all(0), new, state.mean)
     state.mean.copy_(new)
-    state.size.copy_(state.size.new_tensor([size, spread]))
-    state.gain.numbers.copy_(state.gain.numbers.new_tensor(joined_numbers([numbers])))
-    state.gain.trend.mul_(1 - forget).add_(directions, alpha=forget / rows)
-    state.gain.scale.copy_(scale)
+    sizes[:] = size, spread
+    numbers[:] = joined_numbers([after])
+    commit()
 
 
 def _update_on_device(state: ImplicitGradient, seen: _Seen, rate: float | Tensor | None, sampled: Sampled) -> None:
@@ -173,8 +169,8 @@ def _update_on_device(state: ImplicitGradient, seen: _Seen, rate: float | Tensor
 
 def _sums_of(values: list[float], q: int, rows: float) -> Sums:
     """Of `c_i ĝ_i − S`, whose squares are `‖c_i ĝ_i‖² − 2 ⟨c_i ĝ_i, S⟩ + ‖S‖²`."""
-    own = values[2 * q] - 2 * math.fsum(values[2 * q + 1 : 3 * q + 1]) + rows * math.fsum(values[3 * q + 1 :])
-    return Sums(math.fsum(values[:q]), math.fsum(values[q : 2 * q]), max(own, 0.0))
+    own = values[2 * q] - 2 * sum(values[2 * q + 1 : 3 * q + 1]) + rows * sum(values[3 * q + 1 :])
+    return Sums(sum(values[:q]), sum(values[q : 2 * q]), max(own, 0.0))
 
 
 def _device_sums_of(values: Tensor, q: int, rows: Tensor) -> Sums:

@@ -15,6 +15,7 @@ from deconfound.layers.pmdn.gain import (
     adaptive_gain,
     device_sums,
     forgetting,
+    grouped,
     host_sums,
     joined_numbers,
     split_numbers,
@@ -97,34 +98,33 @@ def _update_on_host(
     beta: Tensor, state: GainState, skipped: Tensor, errors: _Errors, batch: WhitenedBatch, rule: UpdateRule
 ) -> float:
     rows, squares = batch.host_counts() if errors.counts is None else errors.counts.tolist()
-    past = split_numbers(state.numbers.tolist())
-    samples = past[0].samples
     if rows == 0:
         return 0.0
-    forget = forgetting(samples, rows)
-    scale = torch.lerp(state.scale, errors.squares[-1] / squares, forget)
-    seen = host_sums(sums(state, errors.sampled, errors.squares, scale).tolist(), rule.sizes)
-    if not all(math.isfinite(value) for group in seen for value in group):
+    numbers = state.numbers.numpy()
+    past = split_numbers(numbers.tolist())
+    samples = past[0].samples
+    seen, commit = host_sums(state, errors.sampled, errors.squares, errors.squares[-1], squares, rows, samples)
+    groups = grouped(seen, rule.sizes)
+    if not all(map(math.isfinite, seen)):
         skipped.add_(1)
         return 0.0
     largest = batch.host_eigenvalue_bound() if errors.gram is None else eigenvalue_bound(errors.gram / rows).item()
     rates, moves, new = [], [], []
-    for group, start, size, sums_of in zip(past, START, rule.sizes, seen, strict=True):
-        rate, numbers = adaptive_gain(group, sums_of, rows, squares, start)
+    for group, start, size, of_group in zip(past, START, rule.sizes, groups, strict=True):
+        rate, after = adaptive_gain(group, of_group, rows, squares, start)
         if rule.step:
             rate = rows / (samples + rows) if rule.step < 0 else rule.step
         step = min(rate, 1 / largest) / rows
         rates.append(rate)
         moves += [[step]] * size
-        new.append(numbers._replace(step=step))
+        new.append(after._replace(step=step))
     directions = errors.directions
     if samples == 0 and rule.step <= 0:
         gram = batch.gram() if errors.gram is None else errors.gram
         directions, moves[-1] = after_the_mean(directions, gram, 1 / rows), [1 / rows]
-    _move(beta, directions, beta.new_tensor(moves), skipped, rule)
-    state.numbers.copy_(state.numbers.new_tensor(joined_numbers(new)))
-    state.trend.mul_(1 - forget).add_(errors.sampled, alpha=forget / rows)
-    state.scale.copy_(scale)
+    _move(beta, directions, moves, skipped, rule)
+    numbers[:] = joined_numbers(new)
+    commit()
     return float(rates[0])
 
 
@@ -136,7 +136,8 @@ def after_the_mean(directions: Tensor, gram: Tensor, share: float | Tensor) -> T
     return torch.cat([directions[:-1] - gram[:-1, -1:] * (directions[-1:] * share), directions[-1:]])
 
 
-def _move(beta: Tensor, directions: Tensor, steps: Tensor, skipped: Tensor, rule: UpdateRule) -> None:
+def _move(beta: Tensor, directions: Tensor, moves: list[list[float]], skipped: Tensor, rule: UpdateRule) -> None:
+    steps = beta.new_tensor(moves)
     if rule.sampled.all:  # then the sums have shown that every direction is finite
         beta.addcmul_(steps, directions)
         return
