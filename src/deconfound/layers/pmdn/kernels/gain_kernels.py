@@ -238,7 +238,7 @@ def decide_step(
     first = 0.0
     if MODE < 2:  # the first batch moves the intercept to its mean, and then the others
         first = tl.where(seen == 0, 1.0 / count, 0.0)
-        moves = tl.where((ks == Q - 1) & (seen == 0), 1.0 / count, moves)
+        moves = tl.where(ks == Q - 1, tl.maximum(moves, first), moves)  # a step is at most 1 / n
     tl.store(numbers + ks, tl.where(usable, moves, 0.0), mask=ks < Q)
     tl.store(numbers + Q, 1.0)
     tl.store(numbers + Q + 1, 1.0)
