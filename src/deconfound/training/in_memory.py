@@ -26,7 +26,6 @@ from deconfound.training.step import (
     in_batches,
     is_better,
     make_optimizer,
-    refuse_non_finite,
     shuffled,
     training_loss,
     validation_loss,
@@ -35,7 +34,6 @@ from deconfound.training.step import (
 )
 
 State = list[Tensor]
-ADVICE = "Lower lr, or look for extreme inputs."
 
 
 class InMemoryTrainer:
@@ -140,7 +138,7 @@ class InMemoryTrainer:
     def history(self) -> tuple[Epoch, ...]:
         """What has been noted so far; a loss that is not finite is refused."""
         self.wait()
-        return tuple(_epoch(number, step, noted) for number, (step, noted) in enumerate(self._noted))
+        return tuple(Epoch.of(number, step, noted) for number, (step, noted) in enumerate(self._noted))
 
     def state(self) -> State:
         """A copy of all parameters and buffers after the steps so far."""
@@ -293,11 +291,3 @@ def train_in_memory(
         trainer.refit()
     kept = history[best]
     return TrainingResult(history, best, kept.step, kept.validation, skipped, time.monotonic() - started)
-
-
-def _epoch(number: int, step: int, noted: dict[str, Tensor]) -> Epoch:
-    values = {name: float(value) for name, value in noted.items()}
-    training, validation = values.pop("loss"), values.pop("validation", None)
-    named = {"the training loss": training, "the validation loss": validation}
-    refuse_non_finite({name: value for name, value in named.items() if value is not None}, number, ADVICE)
-    return Epoch(number, step, training, validation, values)

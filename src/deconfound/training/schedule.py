@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from deconfound.errors import OptionError
-from deconfound.training.step import OPTIMIZERS, number_of_batches
+from deconfound.training.step import OPTIMIZERS, number_of_batches, refuse_non_finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,15 @@ class Epoch:
     training: float
     validation: float | None
     parts: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, number: int, step: int, noted: Mapping[str, Tensor]) -> Epoch:
+        """An entry from means on a device; a loss that is not finite is refused."""
+        values = {name: float(value) for name, value in noted.items()}
+        training, validation = values.pop("loss"), values.pop("validation", None)
+        named = {"the training loss": training, "the validation loss": 0.0 if validation is None else validation}
+        refuse_non_finite(named, number, "Lower lr, or look for extreme inputs.")
+        return cls(number, step, training, validation, values)
 
 
 @dataclass(frozen=True)
