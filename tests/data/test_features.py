@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deconfound.data import Source, open_dataset, open_table, read_table
+from deconfound.data import Source, open_dataset, open_table, read_table, suspicious_features
 from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
 
 
@@ -144,3 +144,34 @@ def test_datasets_that_cannot_be_read_say_why(text, error, build):
     with pytest.raises(error) as got:
         build()
     assert text in str(got.value)
+
+
+def hospital(rows=200):
+    """Two features are no measurements, and hospital B leaves cholesterol out."""
+    rng = np.random.default_rng(0)
+    site, dx = rng.choice(["A", "B"], rows), rng.integers(0, 2, rows)
+    chol = np.where((site == "B") & (rng.random(rows) < 0.9), np.nan, rng.normal(200, 30, rows))
+    return pd.DataFrame(
+        {"counter": range(rows), "age": rng.normal(60, 9, rows) + dx, "outcome": 3.0 - 2 * dx, "chol": chol,
+         "site": site, "dx": np.where(dx, "case", "control")}
+    )  # fmt: skip
+
+
+def test_copies_of_the_label_counters_and_revealing_gaps_are_noticed(tmp_path):
+    path = tmp_path / "t.csv"
+    hospital().to_csv(path, index=False)
+    source = open_table(path, roles=["dx", "site"])
+    found = {(note.kind, note.column): note.text for note in suspicious_features(source, ["dx"], ["site"])}
+    assert found.keys() == {("identifier", "counter"), ("copies label", "outcome"), ("empty cells", "site")}
+    assert "orders dx almost without error" in found["copies label", "outcome"]
+    assert "tells site in 9" in found["empty cells", "site"]
+    hospital().drop(columns=["counter", "outcome", "chol"]).to_csv(path, index=False)
+    assert suspicious_features(open_table(path, roles=["dx", "site"]), ["dx"], ["site"]) == []
+
+
+def test_a_copy_of_a_numeric_label_is_noticed_by_its_ranks(tmp_path):
+    path = tmp_path / "t.csv"
+    score = np.random.default_rng(0).normal(size=60)
+    pd.DataFrame({"score": score, "twin": np.exp(score), "other": score[::-1]}).to_csv(path, index=False)
+    notes = suspicious_features(open_table(path, roles=["score"]), ["score"])
+    assert [note.column for note in notes] == ["twin"]

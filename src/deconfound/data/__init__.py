@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         unpack,
     )
     from deconfound.data.datasets import DatasetSource, open_dataset
+    from deconfound.data.feature_checks import suspicious_features
     from deconfound.data.features import IDENTIFIERS, open_table
     from deconfound.data.files import (
         digest,
@@ -44,6 +45,7 @@ _FILES = {
     "files": "digest file_digest file_digests hold only_one read_checked read_json sweep write_bytes write_checked "
     "write_json write_text writing",
     "datasets": "DatasetSource open_dataset",
+    "feature_checks": "suspicious_features",
     "features": "IDENTIFIERS open_table",
     "images": "Images open_images",
     "opening": "open_source reads_files",
@@ -94,6 +96,7 @@ __all__ = [
     "refuse_bomb",
     "robust_scale",
     "store_volumes",
+    "suspicious_features",
     "sweep",
     "to_shape",
     "unpack",

@@ -46,12 +46,13 @@ class SourceNote:
     """What a reader did with a column that a user may have expected among the features.
 
     Attributes:
-        kind: "coded" (text, as one 0/1 column per level), "left out" (no feature), or "identifier" (names rows).
+        kind: "coded" (text, as one 0/1 column per level), "left out" (no feature), "identifier" (names rows), "copies
+            label", or "empty cells" (which reveal the column).
         column: The column.
         text: The sentence.
     """
 
-    kind: Literal["coded", "left out", "identifier"]
+    kind: Literal["coded", "left out", "identifier", "copies label", "empty cells"]
     column: str
     text: str
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deconfound.data import IDENTIFIERS, Source
+from deconfound.data import IDENTIFIERS, Source, suspicious_features
 from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
 from deconfound.design import Balance, Design
 from deconfound.design.balance_report import WEAK_TIE
@@ -99,6 +99,7 @@ def start_config(
             if count
         ),
         *about_features,
+        *(note.text for note in suspicious_features(opened, labels, columns)),
         *_almost_numeric(opened, {*labels, *columns, *IDENTIFIERS, person, id}),
         *_diagnosis(terms, labels, rows, task, any(missing.values())),
         *_words_for_nothing(rows),
@@ -153,6 +154,7 @@ def _features(source: Source) -> tuple[bool, list[str]]:
     if values is None or not len(names):
         return False, []
     lines = [f"{len(names)} features: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"]
+    lines += [note.text for note in getattr(source, "notes", ())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value has no spread
         constant = [name for name, spread in zip(names, np.nanstd(values, axis=0), strict=True) if not spread > 0]
