@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deconfound.data.datasets import DatasetSource, open_dataset
     from deconfound.data.feature_checks import suspicious_features
     from deconfound.data.features import IDENTIFIERS, open_table
+    from deconfound.data.file_source import FileSource
     from deconfound.data.files import (
         digest,
         file_digest,
@@ -32,25 +33,26 @@ if TYPE_CHECKING:
         write_text,
         writing,
     )
-    from deconfound.data.images import Images, open_images
+    from deconfound.data.images import open_images
     from deconfound.data.opening import open_source, reads_files
     from deconfound.data.progress import progress_bar
-    from deconfound.data.scans import Scans, open_scans
+    from deconfound.data.scans import open_scans
     from deconfound.data.sources import ArraySource, Source, SourceNote, check_finite, open_array, refuse_bomb
     from deconfound.data.tables import TABLES, csv_text, join_positions, read_table
     from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
 
 _FILES = {
     "cache": "CachedSet StoredVolumes VolumeFault cache_root store_volumes unpack",
+    "file_source": "FileSource",
     "files": "digest file_digest file_digests hold only_one read_checked read_json sweep write_bytes write_checked "
     "write_json write_text writing",
     "datasets": "DatasetSource open_dataset",
     "feature_checks": "suspicious_features",
     "features": "IDENTIFIERS open_table",
-    "images": "Images open_images",
+    "images": "open_images",
     "opening": "open_source reads_files",
     "progress": "progress_bar",
-    "scans": "Scans open_scans",
+    "scans": "open_scans",
     "sources": "ArraySource Source SourceNote check_finite open_array refuse_bomb",
     "tables": "TABLES csv_text join_positions read_table",
     "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
@@ -63,9 +65,8 @@ __all__ = [
     "ArraySource",
     "CachedSet",
     "DatasetSource",
-    "Images",
+    "FileSource",
     "Packing",
-    "Scans",
     "Source",
     "SourceNote",
     "StoredVolumes",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from deconfound.data.tables import Columns, read_table
-from deconfound.design.table import absent, from_cells, is_missing
-from deconfound.errors import DeconfoundWarning, ScanError, TableError
+from deconfound.design.table import absent, is_missing
+from deconfound.errors import ScanError, TableError
 
 TEXT = ("participant_id", "session_id", "session", "person")
 Row = dict[str, Any]
@@ -105,35 +104,6 @@ def list_paths(columns: Columns, path_column: str, folder: Path) -> Listing:
         if "participant_id" in row:
             row.setdefault("person", row["participant_id"])
     return Listing(paths, kept, faults)
-
-
-def gather(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    """Columns of rows: numbers with NaN, or text with None, where a row has nothing."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: from_cells([row.get(name) for row in rows], name) for name in names}
-
-
-def report_faults(faults: list[str], good: int, skip_bad: bool, what: str) -> None:
-    """Refuse what is wrong with scans or images, or say what is left out.
-
-    Args:
-        faults: One sentence each.
-        good: How many files are right.
-        skip_bad: Whether to go on without the others.
-        what: "scan" or "image".
-    """
-    listed = "\n".join(f"  {fault}" for fault in faults)
-    if faults and not skip_bad:
-        raise ScanError(
-            f"every {what} must be readable and have one row of the table; got {len(faults)} "
-            f"{'fault' if len(faults) == 1 else 'faults'}:\n{listed}\n"
-            "Correct them, or pass skip_bad=True (--skip-bad of a command, data.options.skip_bad of a config) to go on "
-            f"with the {good} that are right."
-        )
-    if not good:
-        raise ScanError(f"at least one {what} must be readable and have a row of the table; got none.\n{listed}")
-    if faults:
-        warnings.warn(f"{len(faults)} left out, {good} {what}s remain:\n{listed}", DeconfoundWarning, stacklevel=3)
 
 
 def _rows(columns: Mapping[str, NDArray[Any]]) -> list[Row]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.bids import TEXT, gather, list_paths, report_faults
-from deconfound.data.cache import StoredVolumes, VolumeFault, cache_root, store_volumes, unpack
-from deconfound.data.files import digest, file_digests
+from deconfound.data.bids import TEXT, list_paths
+from deconfound.data.cache import VolumeFault
+from deconfound.data.file_source import FileSource, Reading, check_reading, open_files
 from deconfound.data.tables import Columns, read_table
 from deconfound.data.volumes import Packing, check_packing, pack, robust_scale
 from deconfound.design.table import Table, is_missing
@@ -23,38 +22,6 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".dcm")
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path", "image_id", "img")
 Resize = Literal["stretch", "crop", "pad"]
 Channels = Literal["rgb", "grey"]
-
-
-class Images:
-    """Images and their table; see `deconfound.data.Source`. Made by `open_images`.
-
-    Attributes:
-        table: Column name → values, one per image.
-        shape: `(channels, height, width)`.
-        fingerprint: Digest of the images' content, the settings and the table.
-        paths: The files.
-        skipped: What was left out under `skip_bad`, one sentence each.
-        made: How many images were decoded by this call; the others came from the cache.
-    """
-
-    def __init__(
-        self, stored: StoredVolumes, places: NDArray[np.intp], table: dict[str, NDArray[Any]],
-        paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
-    ) -> None:  # fmt: skip
-        self._stored, self._places = stored, places
-        self.table: Mapping[str, Any] = table
-        self.shape: tuple[int, ...] = tuple(stored.stored.shape[1:])
-        self.fingerprint = fingerprint
-        self.paths = tuple(paths)
-        self.skipped = tuple(skipped)
-        self.made = made
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """The images of these rows, `(n, channels, height, width)` in 0 … 1."""
-        return unpack(self._stored.stored[self._places[np.asarray(rows)]])
 
 
 def open_images(
@@ -71,7 +38,7 @@ def open_images(
     cache: str | Path | None = None,
     jobs: int | None = None,
     progress: bool = True,
-) -> Images:
+) -> FileSource:
     """Open images: decode each once, bring it to one size, and read it from a memory map from then on.
 
     Args:
@@ -95,8 +62,9 @@ def open_images(
         ScanError: Names every image that cannot be read and every row without one.
     """
     need("PIL", "images")
-    height, width = _check(size, channels, resize, dtype, jobs, max_gb)
-    root, folder = cache_root(cache), Path(folder)
+    check_reading(jobs, max_gb)
+    height, width = _check(size, channels, resize, dtype)
+    folder = Path(folder)
     if not folder.is_dir():
         raise TableError(f"{folder} must be a folder of images; got no folder there. Check the path.")
     columns = read_table(table, TEXT)
@@ -105,24 +73,13 @@ def open_images(
     if column in columns:
         columns[column] = np.array([_found(folder, cell) for cell in texts[column].tolist()], dtype=object)
     listing = list_paths(columns, column, folder)
-    jobs = jobs or min(8, os.cpu_count() or 1)
-    digests = file_digests(listing.paths, root, jobs)
     shape = (3 if channels == "rgb" else 1, height, width)
 
-    def make(item: int) -> NDArray[Any]:
-        return pack(read_image(listing.paths[item], shape, resize, max_gb), dtype)
+    def read(file: Path) -> NDArray[Any]:
+        return pack(read_image(file, shape, resize, max_gb), dtype)
 
     settings: dict[str, object] = {"kind": "images", "channels": channels, "resize": resize}
-    cached = store_volumes(
-        root, settings, digests, shape, dtype, make, what="reading images", jobs=jobs, progress=progress
-    )
-    faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in cached.faults.items()]
-    good = np.array([item for item in range(len(digests)) if item not in cached.faults], dtype=np.intp)
-    report_faults(faults, len(good), skip_bad, "image")
-    rows = gather([listing.rows[item] for item in good])
-    content = [digests[item] for item in good.tolist()]
-    mark = digest([settings, list(shape), dtype, content, {k: [str(v) for v in c.tolist()] for k, c in rows.items()}])
-    return Images(cached.volumes, good, rows, [listing.paths[i] for i in good.tolist()], mark, faults, cached.made)
+    return open_files(listing, read, Reading("image", settings, shape, shape, dtype, skip_bad, cache, jobs, progress))
 
 
 def find_path_column(columns: Columns, folder: Path) -> str:
@@ -237,7 +194,7 @@ def _share_there(cells: NDArray[Any], folder: Path) -> float:
     return sum(hit.suffix.lower() in ENDINGS and (folder / hit).is_file() for hit in hits) / max(1, len(some))
 
 
-def _check(size: Any, channels: str, resize: str, dtype: str, jobs: int | None, max_gb: float) -> tuple[int, int]:
+def _check(size: Any, channels: str, resize: str, dtype: str) -> tuple[int, int]:
     edges = (size, size) if isinstance(size, int | np.integer) else tuple(size) if isinstance(size, Sequence) else ()
     if len(edges) != 2 or any(not isinstance(edge, int | np.integer) or edge < 1 for edge in edges):
         raise OptionError(f"size must be a positive whole number, or two for height and width; got {size!r}.")
@@ -246,8 +203,4 @@ def _check(size: Any, channels: str, resize: str, dtype: str, jobs: int | None, 
     if resize not in ("stretch", "crop", "pad"):
         raise OptionError(f"resize must be 'stretch', 'crop' or 'pad'; got {resize!r}.")
     check_packing(dtype)
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"jobs must be at least 1; got {jobs}.")
-    if not max_gb > 0:
-        raise OptionError(f"max_gb must be positive; got {max_gb}.")
     return int(edges[0]), int(edges[1])

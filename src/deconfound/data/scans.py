@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.bids import TEXT, Listing, gather, list_bids, list_paths, report_faults
-from deconfound.data.cache import StoredVolumes, cache_root, store_volumes
-from deconfound.data.files import digest, file_digests
+from deconfound.data.bids import TEXT, Listing, list_bids, list_paths
+from deconfound.data.file_source import FileSource, Reading, check_reading, open_files
 from deconfound.data.tables import read_table
 from deconfound.data.volumes import (
     Fit,
@@ -25,41 +23,9 @@ from deconfound.data.volumes import (
     robust_scale,
     to_shape,
 )
-from deconfound.errors import OptionError, ScanError
+from deconfound.errors import ScanError
 
 SCALING = "0 to the 99.5th percentile of the voxels that are not zero"
-
-
-class Scans:
-    """Scans and their table; see `deconfound.data.Source`. Made by `open_scans`.
-
-    Attributes:
-        table: Column name → values, one per scan.
-        shape: `(1, D, H, W)`.
-        fingerprint: Digest of the scans' content, the settings and the table.
-        paths: The files.
-        skipped: What was left out under `skip_bad`, one sentence each.
-        made: How many volumes were read from their files by this call; the others came from the cache.
-    """
-
-    def __init__(
-        self, volumes: StoredVolumes, places: NDArray[np.intp], table: dict[str, NDArray[Any]],
-        paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
-    ) -> None:  # fmt: skip
-        self._volumes, self._places = volumes, places
-        self.table: Mapping[str, Any] = table
-        self.shape: tuple[int, ...] = (1, *volumes.stored.shape[1:])
-        self.fingerprint = fingerprint
-        self.paths = tuple(paths)
-        self.skipped = tuple(skipped)
-        self.made = made
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """The scans of these rows, `(n, 1, D, H, W)` in 0 … 1."""
-        return self._volumes.read(self._places[np.asarray(rows)])
 
 
 def open_scans(
@@ -77,7 +43,7 @@ def open_scans(
     cache: str | Path | None = None,
     jobs: int | None = None,
     progress: bool = True,
-) -> Scans:
+) -> FileSource:
     """Open scans: bring each to one orientation, shape and scale, once, and read them from a memory map from then on.
 
     Args:
@@ -102,30 +68,17 @@ def open_scans(
     size = check_shape(shape)
     check_packing(dtype)
     to_shape(np.zeros((1, 1, 1), np.float32), size, fit, (1, 1, 1), spacing)  # refuses options that do not fit
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"jobs must be at least 1; got {jobs}.")
-    if not max_gb > 0:
-        raise OptionError(f"max_gb must be positive; got {max_gb}.")
-    jobs = jobs or min(8, os.cpu_count() or 1)
+    check_reading(jobs, max_gb)
     listing = _listing(Path(path), table, path_column, pattern)
-    root = cache_root(cache)
-    digests = file_digests(listing.paths, root, jobs)
 
-    def make(item: int) -> NDArray[Any]:
-        volume, zooms = read_scan(listing.paths[item], max_gb)
+    def read(file: Path) -> NDArray[Any]:
+        volume, zooms = read_scan(file, max_gb)
         return pack(robust_scale(to_shape(volume, size, fit, zooms, spacing)), dtype)
 
     settings: dict[str, object] = {"kind": "scans", "fit": fit, "spacing": spacing, "scaling": SCALING}
-    cached = store_volumes(
-        root, settings, digests, size, dtype, make, what="reading scans", jobs=jobs, progress=progress
+    return open_files(
+        listing, read, Reading("scan", settings, size, (1, *size), dtype, skip_bad, cache, jobs, progress)
     )
-    faults = listing.faults + [f"{listing.paths[item]}: {text}" for item, text in cached.faults.items()]
-    good = np.array([item for item in range(len(digests)) if item not in cached.faults], dtype=np.intp)
-    report_faults(faults, len(good), skip_bad, "scan")
-    columns = gather([listing.rows[item] for item in good])
-    content = [digests[item] for item in good.tolist()]
-    mark = digest([settings, list(size), dtype, content, {k: [str(v) for v in c.tolist()] for k, c in columns.items()}])
-    return Scans(cached.volumes, good, columns, [listing.paths[i] for i in good.tolist()], mark, faults, cached.made)
 
 
 def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str) -> Listing:
