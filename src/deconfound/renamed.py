@@ -7,6 +7,7 @@ RENAMED = {
     "deconfound.NormalizedModel.settle": "deconfound.NormalizedModel.refit",
     "deconfound.NormalizedModel.settled": "deconfound.NormalizedModel.refitted",
     "deconfound.data.Cohort": "deconfound_lab.Cohort",
+    "deconfound.data.Scans": "deconfound.data.FileSource",
     "deconfound.data.Strengths": "deconfound_lab.Strengths",
     "deconfound.data.bayes_accuracy": "deconfound_lab.bayes_accuracy",
     "deconfound.data.paper_table_one": "deconfound_lab.paper_table_one",

@@ -60,7 +60,7 @@ class DatasetSource:
         picture = hasattr(value, "convert") and hasattr(value, "getbands")  # a Pillow image: channels come first
         array = np.asarray(value, dtype=np.float32)
         if picture:
-            array = (array[..., None] if array.ndim == 2 else array).transpose(2, 0, 1) / 255
+            return (array[..., None] if array.ndim == 2 else array).transpose(2, 0, 1) / np.float32(255)
         return array
 
 

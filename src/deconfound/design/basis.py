@@ -122,7 +122,8 @@ def _natural_cubic(x: NDArray[np.float64], knots: NDArray[np.float64]) -> NDArra
     inside = np.minimum(x, last)
 
     def cubed(knot: float) -> NDArray[np.float64]:
-        return np.clip(inside - knot, 0.0, None) ** 3
+        beyond: NDArray[np.float64] = np.clip(inside - knot, 0.0, None) ** 3
+        return beyond
 
     curves = [
         cubed(knot)
