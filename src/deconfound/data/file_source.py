@@ -32,10 +32,10 @@ class FileSource:
     """
 
     def __init__(
-        self, stored: StoredVolumes, places: NDArray[np.intp], shape: tuple[int, ...], table: dict[str, NDArray[Any]],
+        self, volumes: StoredVolumes, places: NDArray[np.intp], shape: tuple[int, ...], table: dict[str, NDArray[Any]],
         paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
     ) -> None:  # fmt: skip
-        self._stored, self._places = stored, places
+        self._volumes, self._places = volumes, places
         self.table: Mapping[str, Any] = table
         self.shape = shape
         self.fingerprint = fingerprint
@@ -49,7 +49,7 @@ class FileSource:
     def read(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """The samples of these rows, `(n, *shape)` in 0 … 1."""
         places = self._places[np.asarray(rows)]
-        return unpack(self._stored.stored[places]).reshape(len(places), *self.shape)
+        return unpack(self._volumes.stored[places]).reshape(len(places), *self.shape)
 
 
 @dataclass(frozen=True)
