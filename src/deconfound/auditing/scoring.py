@@ -39,6 +39,7 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
     folds = data.folds if len(torch.unique(data.folds)) > 1 else None
     rows: list[AuditRow] = []
     notes: list[Note] = []
+    readings: dict[str, list[str]] = {}
     first: tuple[str, Answers, Performance] | None = None
     labels = ", ".join(label.name for label in data.labels)
     for model, values in data.spaces["outputs"].items():
@@ -47,7 +48,7 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
             text = f"The outputs of {model} ({values.shape[1]} columns) do not answer {labels}: no performance."
             notes.append(Note("no performance", "note", "", text))
             continue
-        notes.append(Note("reading", "note", "", f"{model}: {given.reading}."))
+        readings.setdefault(given.reading, []).append(model)
         found = performance(given, data.units, resampling, folds)
         whole = [*found.estimates, *_more(given)]
         rows += [audit_row(model, "outputs", "", "", item) for item in whole]
@@ -59,7 +60,8 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
         notes += _question(model, whole, labels)
         used, remarks = _used(model, data, resampling, folds)
         rows, notes = rows + used, notes + remarks
-    return rows + _alone(data, resampling), notes
+    read = [Note("reading", "note", "", f"{', '.join(models)}: {text}.") for text, models in readings.items()]
+    return rows + _alone(data, resampling), [*read, *notes]
 
 
 def association_rows(data: Intake) -> list[AuditRow]:
