@@ -104,3 +104,26 @@ def test_an_uneven_last_batch_is_fitted_as_the_rows_that_it_has(learned, name):
     one = train(model, model, cohort, lambda step: slice(0, 20) if step == STEPS - 1 else slice(None))
     two = learned[0][f"{name} uneven"]
     torch.testing.assert_close(two["layers.0.beta"], one["layers.0.beta"], rtol=0, atol=1e-6)
+
+
+def disagree(rank, folder, width):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    try:
+        cohort = make_cohort(40, seed=0 if width else rank)
+        features = 5 + rank if width else 5
+        try:
+            dc.PMDN(cohort.design, features)(torch.zeros(40, features), cohort.metadata.float())
+            said = "nothing"
+        except dc.errors.DeconfoundError as error:
+            said = str(error)
+        torch.save(said, f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("width", [True, False], ids=["widths", "designs"])
+def test_processes_that_hold_different_layers_are_told_so_on_each_of_them(tmp_path, width):
+    processes.spawn(disagree, args=(str(tmp_path), width), nprocs=2)
+    for rank in range(2):
+        said = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert said.startswith("the processes of a distributed run must hold the same layer; got different designs or")

@@ -45,6 +45,7 @@ class LayerMethod(Method):
         self.refits = refit
         arguments = {"example": setting.first_batch().x, "layer_norm": layer_norm, **options, **setting.attach}
         self.model = normalize(network, setting.design, setting.at, layer, **arguments)
+        self.model.reports_skipped = False  # the drivers do, from `skipped_batches`
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x, metadata=metadata)

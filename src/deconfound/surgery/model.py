@@ -46,6 +46,7 @@ class NormalizedModel(nn.Module):
         self._insertions: list[Insertion] = []
         self._removed = False
         self._order = BatchOrder()
+        self.reports_skipped = True  # a training loop that reports them itself sets this to False
         self._reported = 0
         modules = dict(network.named_modules(remove_duplicate=False))
         for planned in plan.places:
@@ -129,7 +130,7 @@ class NormalizedModel(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Switch between training and eval; where training ends with skipped batches, a warning says so."""
-        if self.training and not mode and self._insertions:
+        if self.training and not mode and self.reports_skipped:
             self._report_skipped()
         return super().train(mode)
 
