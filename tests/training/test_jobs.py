@@ -98,7 +98,7 @@ print("rank", os.environ.get("LOCAL_RANK", 0), "folds", len(found["folds"]), "au
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["command", "python"])
-def test_two_processes_train_one_fold_together_and_say_nothing_but_the_result(tmp_path, how):
+def test_two_processes_train_one_fold_together_and_say_everything_once(tmp_path, how):
     path = tiny.write(tmp_path, tiny.cohort(120))
     training = {"epochs": 3, "devices": 2, "strategy": "ddp"}
     settings = tiny.settings(path, tmp_path / "run", training=training)
@@ -112,7 +112,8 @@ def test_two_processes_train_one_fold_together_and_say_nothing_but_the_result(tm
     assert done.stderr == ""
     if how == "command":
         assert done.stdout.count("pmdn · 2 folds") == 1
-        assert done.stdout.lstrip().startswith("pmdn · 2 folds")
+        assert done.stdout.startswith("reading: reading the data\n")
+        assert done.stdout.count("reading the data") == 1  # the second process is silent
     else:
         auc = found["metrics"]["auc"]["mean"]
         assert sorted(done.stdout.splitlines()) == [f"rank {rank} folds 2 auc {auc}" for rank in (0, 1)]

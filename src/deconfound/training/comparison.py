@@ -20,12 +20,13 @@ from deconfound.training.checks import listed_faults, method_faults
 from deconfound.training.config_file import read_config
 from deconfound.training.fitting import audit_progress, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
-from deconfound.training.jobs import Cluster, JobResult, OnProgress, open_runs, raise_if_failed, train_runs, working_on
+from deconfound.training.jobs import OnProgress, open_runs, raise_if_failed, train_runs, working_on
 from deconfound.training.origin import provenance
 from deconfound.training.outputs import audit_runs, confound_columns, left, read_fold_outputs
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.run_folder import RESULTS, FoldFolder, gather, open_run
 from deconfound.training.sources import skipping_bad_scans
+from deconfound.training.workers import Cluster, JobResult
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config

@@ -16,10 +16,11 @@ from deconfound.data import read_json
 from deconfound.errors import DeconfoundError, DeconfoundWarning
 from deconfound.training.config_file import read_config
 from deconfound.training.fold import follower
-from deconfound.training.jobs import Cluster, OnProgress, Progress, open_runs, raise_if_failed, train_runs, working_on
+from deconfound.training.jobs import OnProgress, Progress, open_runs, raise_if_failed, train_runs, working_on
 from deconfound.training.outputs import audit_runs
 from deconfound.training.run_folder import RESULTS, RunFolder, gather, open_run
 from deconfound.training.sources import skipping_bad_scans
+from deconfound.training.workers import Cluster
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config

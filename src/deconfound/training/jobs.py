@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from deconfound.training.dry_run import dry_run
 from deconfound.training.fold import follower
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.run_folder import start_run
-from deconfound.training.workers import Cluster, Job, JobResult, execute, keep_open
+from deconfound.training.workers import Cluster, Job, JobResult, end_with_parent, execute, keep_open
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
@@ -67,6 +68,8 @@ def open_runs(configs: Sequence[Config], progress: OnProgress | None = None) -> 
 @contextmanager
 def working_on(folders: Sequence[str | Path]) -> Iterator[None]:
     """Hold the folders of runs against a second `fit` or `compare`; jobs hold the folders of their folds."""
+    if follower():
+        end_with_parent(os.getppid())
     with ExitStack() as held:
         for folder in () if follower() else map(Path, folders):
             if folder.exists() and not folder.is_dir():
