@@ -131,3 +131,27 @@ def test_the_figure_holds_every_value_and_survives_missing_ones():
     assert "y &amp; z" in drawn
     assert "nan" not in drawn
     assert "<circle" in forest(["x"], [Panel("alone", "", (Dot(0.0, 0.0, 0.0),))], "no spread")
+
+
+def test_one_method_is_compared_with_itself_under_names_of_its_own(tmp_path):
+    variants = {
+        "frozen": {"method": "pmdn", "options": {"gradient": "frozen"}},
+        "balanced": {"method": "pmdn", "training": {"balance": "overlap"}},
+    }
+    path = tiny.write(tmp_path, tiny.cohort(120))
+    chosen = {"methods": ["none", "pmdn", "frozen", "balanced"], "variants": variants, "seeds": [0, 1]}
+    lines = {line.name: line for line in entries(tiny.config(path, tmp_path / "runs", compare=chosen))}
+    assert [line.method for line in lines.values()] == ["none", "pmdn", "pmdn", "pmdn"]
+    frozen, plain, balanced = (lines[name].runs[1] for name in ("frozen", "pmdn", "balanced"))
+    assert frozen.method.options["pmdn"] == {"gradient": "frozen"}
+    assert plain.method.options.get("pmdn", {}) == {}
+    assert (balanced.training.balance, plain.training.balance) == ("overlap", "none")
+    assert frozen.run.folder.endswith("frozen-seed-1")
+    wrong = {"methods": ["frozen"], "variants": {"frozen": {"method": "pmnd"}, "mdn": {"method": "pmdn"}}}
+    with pytest.raises(OptionError) as caught:
+        entries(tiny.config(path, tmp_path / "runs", compare=wrong))
+    assert "got 'pmnd'. Did you mean 'pmdn'?" in str(caught.value)
+    assert "compare.variants must have names that no method has; got 'mdn'" in str(caught.value)
+    unknown = {"methods": ["a"], "variants": {"a": {"method": "pmdn", "training": {"balance": "much"}}}}
+    with pytest.raises(OptionError, match="compare.variants must have keys of training that can be"):
+        entries(tiny.config(path, tmp_path / "runs", compare=unknown))

@@ -15,6 +15,7 @@ import numpy as np
 from deconfound.auditing import Audit, comparison_page, comparison_sentences
 from deconfound.data.files import read_json, write_json, write_text
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
+from deconfound.methods import METHODS
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
 from deconfound.training.config_file import read_config
@@ -29,7 +30,7 @@ from deconfound.training.sources import skipping_bad_scans
 from deconfound.training.workers import Cluster, JobResult
 
 if TYPE_CHECKING:
-    from deconfound.training.config import Config
+    from deconfound.training.config import Config, Variant
 
 FORMAT, VERSION = "deconfound-comparison", 1
 REPORT = "report.html"
@@ -139,7 +140,10 @@ def compare(
 def entries(config: Config) -> list[Entry]:
     """Every method and batch size of `config.compare`, with a run for each seed."""
     compared = config.compare
-    faults = method_faults(compared.methods)
+    variants = compared.variants
+    faults = method_faults([variants[name].method if name in variants else name for name in compared.methods])
+    taken = [name for name in variants if name in METHODS]
+    faults += [f"compare.variants must have names that no method has; got {name!r}." for name in taken]
     try:
         Resampling(compared.permutations, compared.bootstraps, config.run.seed)
     except DeconfoundError as fault:
@@ -150,14 +154,29 @@ def entries(config: Config) -> list[Entry]:
         raise OptionError(listed_faults("the config", faults))
     sizes = compared.batch_sizes or (config.training.batch_size,)
     made = []
-    for method in dict.fromkeys(compared.methods):
+    for line in dict.fromkeys(compared.methods):
+        variant = variants.get(line)
+        method = line if variant is None else variant.method
+        varied = config if variant is None else _varied(config, variant)
         for size in dict.fromkeys(sizes):
-            name = method if len(sizes) == 1 else f"{method}, batch {size}"
-            part = method if len(sizes) == 1 else f"{method}-batch-{size}"
+            name = line if len(sizes) == 1 else f"{line}, batch {size}"
+            part = line if len(sizes) == 1 else f"{line}-batch-{size}"
             folders = {seed: str(Path(config.run.folder) / f"{part}-seed-{seed}") for seed in compared.seeds}
-            runs = {seed: _run_config(config, method, seed, size, folder) for seed, folder in folders.items()}
+            runs = {seed: _run_config(varied, method, seed, size, folder) for seed, folder in folders.items()}
             made.append(Entry(name, method, runs))
     return made
+
+
+def _varied(config: Config, variant: Variant) -> Config:
+    """The config under a variant's options and keys of training."""
+    options = {**config.method.options, variant.method: variant.options}
+    try:
+        training = type(config.training).model_validate(config.training.model_dump() | variant.training)
+    except ValueError as fault:
+        raise OptionError(
+            f"compare.variants must have keys of training that can be; got {variant.training}: {fault}"
+        ) from fault
+    return config.updated(method={"options": options}).model_copy(update={"training": training})
 
 
 def _run_config(config: Config, method: str, seed: int, batch_size: int, folder: str) -> Config:

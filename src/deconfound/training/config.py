@@ -212,11 +212,24 @@ class RunOptions(Section):
     """How much training a killed run may have to repeat; it ends with the same numbers."""
 
 
+class Variant(Section):
+    """One method with options of its own, under a name of its own."""
+
+    method: str
+    """The method."""
+    options: dict[str, Any] = {}
+    """Its options, instead of those in method.options."""
+    training: dict[str, Any] = {}
+    """Keys of training that differ, such as balance."""
+
+
 class CompareOptions(Section):
     """What compare trains: every combination of these."""
 
     methods: Names = ("none", "mdn", "pmdn", "adversarial")
-    """The methods; the first is the one that the others are compared with."""
+    """Methods, or names of variants; the first is the one that the others are compared with."""
+    variants: dict[str, Variant] = {}
+    """For each name: a method, its options, and keys of training that differ."""
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple)] = (0,)
     """A run for each."""
     batch_sizes: Annotated[tuple[AtLeastOne, ...], BeforeValidator(_as_tuple)] = ()
