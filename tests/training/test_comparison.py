@@ -153,5 +153,5 @@ def test_one_method_is_compared_with_itself_under_names_of_its_own(tmp_path):
     assert "got 'pmnd'. Did you mean 'pmdn'?" in str(caught.value)
     assert "compare.variants must have names that no method has; got 'mdn'" in str(caught.value)
     unknown = {"methods": ["a"], "variants": {"a": {"method": "pmdn", "training": {"balance": "much"}}}}
-    with pytest.raises(OptionError, match="compare.variants must have keys of training that can be"):
+    with pytest.raises(OptionError, match=r"compare\.variants must have keys of training that can be"):
         entries(tiny.config(path, tmp_path / "runs", compare=unknown))

@@ -213,14 +213,11 @@ class RunOptions(Section):
 
 
 class Variant(Section):
-    """One method with options of its own, under a name of its own."""
+    """One method under a name of its own: its options (instead of method.options), and keys of training that differ."""
 
     method: str
-    """The method."""
     options: dict[str, Any] = {}
-    """Its options, instead of those in method.options."""
     training: dict[str, Any] = {}
-    """Keys of training that differ, such as balance."""
 
 
 class CompareOptions(Section):
