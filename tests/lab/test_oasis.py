@@ -15,7 +15,7 @@ from deconfound_lab.oasis.augment import Augment
 from deconfound_lab.oasis.measures import Line, measure
 from deconfound_lab.oasis.people import on_device
 from deconfound_lab.oasis.plan import FULL
-from deconfound_lab.oasis.scores import PENALTIES, norm, people_of, ridge_scores, score
+from deconfound_lab.oasis.scores import PENALTIES, people_of, ridge_scores, score
 from deconfound_lab.oasis.training import divide, member_data, train_member
 from tests.data.scan_files import write_scan
 from tests.lab.oasis_people import TINY, made_up
@@ -139,28 +139,6 @@ def test_ridge_scores_are_those_of_the_penalty_with_the_least_leave_one_out_erro
     assert ridge_scores(x @ x.T, y, train) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_norm_is_fitted_to_controls_alone():
-    table = made_up(80).table
-    rows = np.arange(len(table["age"]))
-    values = 0.1 * table["age"] + (table["sex"] == "M") + 100.0 * table["dementia"]
-    controls = norm(TINY, table, rows, values, rows)
-    left = (values - controls.location) / controls.scale
-    assert left[table["dementia"] == 0] == pytest.approx(0, abs=1e-9)
-    assert left[table["dementia"] == 1] == pytest.approx(100)
-
-
-def test_scores_whose_scale_grows_with_age_have_w_scores_of_one_scale():
-    table = made_up(3000).table
-    rows = np.arange(len(table["age"]))
-    values = np.random.default_rng(0).normal(0.1 * table["age"], 0.05 * table["age"])
-    controls = norm(TINY, table, rows, values, rows)
-    left = ((values - controls.location) / controls.scale)[table["dementia"] == 0]
-    young = table["age"][table["dementia"] == 0] < 60
-    assert values[table["age"] < 40].std() < 0.6 * values[table["age"] > 70].std()
-    assert left[young].std() == pytest.approx(1, abs=0.1)
-    assert left[~young].std() == pytest.approx(1, abs=0.1)
-
-
 def member_of(part, table, shift=0.0):
     """What a member says: a score that goes with age; refitted, it is shifted, and less."""
     noise = np.random.default_rng(0).normal(size=len(table["age"]))
@@ -190,6 +168,28 @@ def test_scores_are_averaged_over_members_and_scans_and_w_scores_are_free_of_age
     assert found.w_score[controls].mean() == pytest.approx(0, abs=0.2)
     assert found.w_score[controls].std() == pytest.approx(1, abs=0.2)
     assert found.w_score[~controls].mean() == pytest.approx(2, abs=0.5)
+
+
+def test_w_scores_are_fitted_to_held_out_controls_alone():
+    """Other scores of the held-out cases change nothing, other scores of the controls do."""
+    table = made_up(120).table
+    persons = people_of(table, np.zeros(len(table["age"]), dtype=int))
+
+    def scored(label):
+        members = {}
+        for member in range(2):
+            for fold in range(2):
+                part = divide(TINY, table, fold, member)
+                made = member_of(part, table)
+                rows = table["dementia"][part.validation] == label
+                # Exchanged among themselves, so that the scale of the member stays.
+                made["held_out"][rows] = np.sort(made["held_out"][rows])
+                members[member, "pmdn", fold] = made
+        return score(members, TINY, "pmdn", table, persons).w_score
+
+    plain = scored(2)
+    np.testing.assert_allclose(scored(1), plain, atol=1e-9)
+    assert np.abs(scored(0) - plain).max() > 0.01
 
 
 def test_as_trained_is_after_the_refit_and_the_w_score_before_it():

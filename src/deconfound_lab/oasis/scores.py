@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.design import Design
+from deconfound.methods import WScores
 from deconfound_lab.mri.training import Volumes
 from deconfound_lab.oasis.plan import Plan
 from deconfound_lab.oasis.training import divide
@@ -93,53 +93,17 @@ def score(members: Members, plan: Plan, arm: str, table: Columns, people: People
         unrefitted = np.mean([_scaled(each, "unrefitted") for each in mine], axis=0)
         held_out_rows = np.concatenate([each["held_out_rows"] for each in mine])
         held_out = np.concatenate([_scaled(each, "held_out") for each in mine])
-        controls = norm(plan, table, held_out_rows, held_out, test)
-        w_score[test] = (unrefitted - controls.location) / controls.scale
+        controls = np.asarray(table["dementia"])[held_out_rows] == 0
+        norm = WScores.fit(held_out, _confounds(plan, table, held_out_rows), plan.question.confounds, controls)
+        w_score[test] = norm(unrefitted, _confounds(plan, table, test))
         features[test] = np.concatenate([each["features"] for each in mine], axis=1)
     each_second = [members[m, arm, f]["seconds"] for m in range(plan.members) for f in range(plan.folds)]
     seconds = float(np.mean(each_second))
     return Scores(people.mean(trained), people.mean(w_score), people.mean(features), seconds)
 
 
-@dataclass(frozen=True)
-class Norm:
-    """Location and scale of the scores of controls of each row's age and sex.
-
-    Attributes:
-        location: The mean.
-        scale: The standard deviation; scores of older people differ more.
-    """
-
-    location: NDArray[np.float64]
-    scale: NDArray[np.float64]
-
-
-def norm(plan: Plan, table: Columns, rows: NDArray[Any], values: NDArray[Any], at: NDArray[Any]) -> Norm:
-    """Location by age and sex, and scale by age: least squares on the controls among `rows`.
-
-    Args:
-        plan: Says how age enters.
-        table: One row per scan.
-        rows: Scans whose scores are known.
-        values: Their scores.
-        at: Scans that the norm is wanted for.
-    """
-    controls = np.asarray(table["dementia"])[rows] == 0
-    rows, values = rows[controls], values[controls]
-    question = plan.question
-    columns = {name: np.asarray(table[name]) for name in question.columns}
-    design = Design(confounds=list(question.confounds)).fit({name: column[rows] for name, column in columns.items()})
-
-    def encoded(some: NDArray[Any]) -> NDArray[np.float64]:
-        known = {name: column[some] for name, column in columns.items()}
-        return np.column_stack([np.ones(len(some)), design.encode(known, dtype=np.float64)])
-
-    beta = np.linalg.lstsq(encoded(rows), values, rcond=None)[0]
-    away = np.abs(values - encoded(rows) @ beta)
-    slope, start = np.polyfit(columns["age"][rows], away, 1)
-    # The line may not fall to nothing, and the mean of |z| is √(2 / π).
-    scale = np.maximum(start + slope * columns["age"][at], away.mean() / 2) * np.sqrt(np.pi / 2)
-    return Norm(encoded(at) @ beta, np.where(scale > 1e-9, scale, 1.0))
+def _confounds(plan: Plan, table: Columns, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(table[name])[rows] for name in plan.question.columns}
 
 
 def _scaled(member: Member, which: str) -> NDArray[np.float64]:
