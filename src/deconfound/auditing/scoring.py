@@ -29,7 +29,7 @@ from deconfound.metrics.resampling import Estimate, Resampling
 ALONE = {"confounds alone": confounds_alone, "missing cells alone": missing_cells_alone}
 NAN = float("nan")
 # A regression on as many rows tells what confounds reach; one column per level of all rows would not fit.
-MOST_FOR_BASELINES = 20_000
+MOST_FOR_BASELINES = 5_000
 
 
 def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[Note]]:
