@@ -165,6 +165,8 @@ def test_copies_of_the_label_counters_and_revealing_gaps_are_noticed(tmp_path):
     assert found.keys() == {("identifier", "counter"), ("copies label", "outcome"), ("empty cells", "site")}
     assert "orders dx almost without error" in found["copies label", "outcome"]
     assert "tells site in 9" in found["empty cells", "site"]
+    with pytest.raises(TableError, match=r"got 'dxx', which it lacks\. Did you mean 'dx'"):
+        suspicious_features(source, ["dxx"])
     hospital().drop(columns=["counter", "outcome", "chol"]).to_csv(path, index=False)
     assert suspicious_features(open_table(path, roles=["dx", "site"]), ["dx"], ["site"]) == []
 

@@ -63,6 +63,11 @@ def test_a_logistic_model_balances_the_mean_of_every_column_exactly():
         metadata[~case], axis=0, weights=weight[~case]
     )
     assert np.abs(gap).max() < 1e-8
+    tied = found.reports[0].tied_before
+    assert tied.keys() == {"all", "spline(age, 3)", "sex", "site"}
+    by_hand = np.linalg.lstsq(metadata[:, 4:], case - case.mean(), rcond=None)[1][0]
+    assert tied["site"] == pytest.approx(1 - by_hand / (case.var() * 600), abs=1e-9)
+    assert max(found.reports[0].tied_after.values()) < 1e-12
     assert np.abs(metadata[case].mean(0) - metadata[~case].mean(0)).max() > 0.5  # the control
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.sources import Source, SourceNote
-from deconfound.design.table import is_missing
+from deconfound.design.table import absent_columns, is_missing
+from deconfound.errors import TableError
 
 # A feature that orders the labels at least this well (as an AUC, or a correlation of ranks) is hardly a measurement.
 COPY = 0.99
@@ -30,11 +31,14 @@ def suspicious_features(source: Source, labels: Sequence[str], groups: Sequence[
     values, names, table = getattr(source, "values", None), getattr(source, "names", ()), source.table
     if values is None or not len(names) or len(source) < FEWEST_ROWS:
         return []
+    faults = absent_columns([*labels, *groups], list(table), "labels and groups")
+    if faults:
+        raise TableError(faults)
     notes = []
     for place, name in enumerate(names):
         column = np.asarray(values[:, place], dtype=np.float64)
         for label in labels:
-            if label in table and _order(column, np.asarray(table[label])) >= COPY:
+            if _order(column, np.asarray(table[label])) >= COPY:
                 text = f"{name} orders {label} almost without error: is it a copy of the label, or known only after it?"
                 notes.append(SourceNote("copies label", name, text))
         if np.isfinite(column).all() and (np.diff(column) == 1).all():

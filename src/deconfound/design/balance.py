@@ -14,7 +14,7 @@ from deconfound.design.codecs import Kind, LevelCodec, Policy, fit_codec
 from deconfound.design.design import Design
 from deconfound.design.propensity import Array, cell_shares, entropy_weights, fit_logistic
 from deconfound.design.table import Table, absent_columns, column_names, is_missing, plain, read_columns
-from deconfound.design.terms import Linear, Term, as_terms, sources
+from deconfound.design.terms import Linear, Term, as_terms, source_columns
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 
 BalanceKind = Literal["overlap", "inverse", "entropy"]
@@ -67,11 +67,11 @@ def balance(
     _check_options(labels, confounds, kind, clip, folds)
     names = [*labels, *([person] if person else [])]
     faults = absent_columns(names, column_names(table), "labels and person")
-    faults += absent_columns(_sources(confounds), column_names(table), "confounds")
+    faults += absent_columns(source_columns(as_terms(confounds, "confounds")), column_names(table), "confounds")
     if faults:
         raise TableError(faults)
     types = dict(types or {})
-    columns = read_columns(table, [*names, *_sources(confounds)])
+    columns = read_columns(table, [*names, *source_columns(as_terms(confounds, "confounds"))])
     design = _design(table, confounds, {k: v for k, v in types.items() if k not in labels}, missing)
     people = _people(columns[person]) if person else None
     fitted = [
@@ -79,11 +79,6 @@ def balance(
         for name in labels
     ]
     return describe(fitted, kind, _strata(design, table), people)
-
-
-def _sources(confounds: Sequence[str | Term]) -> list[str]:
-    """The columns of the table that confounds read."""
-    return list(dict.fromkeys(name for term in as_terms(confounds, "confounds") for name in sources(term)))
 
 
 def _check_options(labels: Any, confounds: Any, kind: str, clip: float, folds: int) -> None:
@@ -141,11 +136,14 @@ def _one_label(
     strata = {column: (index[present], levels) for column, (index, levels) in _strata(design, table).items()}
     weight = np.zeros(len(values))
     lacking: tuple[NoOverlap, ...] = ()
+    terms = tuple(column.term for column in design.columns)
     if classes is None:
         y = codes[:, None]
         inside = _entropy(y, metadata, (name,), design.names)
         weight[present] = inside
-        return LabelBalance(name, None, np.where(present, 0, -1), weight, (), "entropy", y, metadata, present, False)
+        return LabelBalance(
+            name, None, np.where(present, 0, -1), weight, (), "entropy", y, metadata, terms, present, False
+        )
     whole = codes.astype(np.intp)
     if kind == "entropy":
         y = np.eye(len(classes))[whole][:, 1:]
@@ -161,7 +159,7 @@ def _one_label(
     code = np.full(len(values), -1)
     code[present] = whole
     y = np.eye(len(classes))[whole][:, 1:]
-    return LabelBalance(name, classes, code, weight, lacking, how, y, metadata, present, separated)
+    return LabelBalance(name, classes, code, weight, lacking, how, y, metadata, terms, present, separated)
 
 
 def _classes(name: str, values: NDArray[Any], forced: Kind | None, kind: str) -> tuple[tuple[str, ...] | None, Array]:

@@ -60,6 +60,7 @@ class LabelBalance:
     how: str
     y: Array
     metadata: Array
+    terms: tuple[str, ...]
     present: NDArray[np.bool_]
     separated: bool
 
@@ -214,7 +215,7 @@ def _report(
             distance_correlation(label.y, label.metadata, equal),
             distance_correlation(label.y, label.metadata, inside),
         )
-    tied = [_ties(label, strata, share) for share in (equal, inside)]
+    tied = [_ties(label, share) for share in (equal, inside)]
     by_person = None
     if people is not None:
         by_person = effective_size(np.bincount(people, weights=weight).astype(np.float64))
@@ -239,11 +240,11 @@ def _report(
     )
 
 
-def _ties(label: LabelBalance, strata: Mapping[str, Any], weight: Array) -> dict[str, float]:
-    """R² of the label on the levels of each categorical confound and on all columns, under weights."""
-    blocks: dict[str, Array] = {"all": label.metadata}
-    for column, (index, levels) in strata.items():
-        blocks[column] = np.eye(len(levels) + 1)[index[label.present]][:, : len(levels)]
+def _ties(label: LabelBalance, weight: Array) -> dict[str, float]:
+    """R² of the label on all columns of the confounds, and on those of each, under weights."""
+    blocks = {"all": label.metadata}
+    for term in dict.fromkeys(label.terms):
+        blocks[term] = label.metadata[:, [place for place, other in enumerate(label.terms) if other == term]]
     share = weight / weight.sum()
     found = {}
     for name, block in blocks.items():

@@ -26,7 +26,7 @@ from deconfound.design.diagnosis import Diagnosis
 from deconfound.design.fitted import Column, Fitted, from_data, to_data
 from deconfound.design.notes import Assumed, DesignNote
 from deconfound.design.table import Table, absent_columns, column_names, read_columns
-from deconfound.design.terms import Term, as_terms, curved, sources
+from deconfound.design.terms import Term, as_terms, curved, source_columns
 from deconfound.design.weights import row_weight
 from deconfound.design.whitening import whiten
 from deconfound.errors import DeconfoundWarning, NotFittedError, OptionError, TableError
@@ -86,7 +86,7 @@ class Design:
             raise OptionError(f"a column must be either removed or kept; got {both[0]!r} in confounds and in keep.")
         check_policy("missing", missing)
         check_policy("unseen", unseen)
-        faults = check_types(self.types, self._sources(self.confounds + self.keep))
+        faults = check_types(self.types, source_columns(self.confounds + self.keep))
         if faults:
             raise OptionError("\n".join(faults))
 
@@ -98,11 +98,11 @@ class Design:
             weight: One per row, how much it counts in means, scales and whitening: `MᵀWM / Σw = I`. All alike if None.
         """
         available = column_names(table)
-        faults = absent_columns(self._sources(self.confounds), available, "confounds")
-        faults += absent_columns(self._sources(self.keep), available, "keep")
+        faults = absent_columns(source_columns(self.confounds), available, "confounds")
+        faults += absent_columns(source_columns(self.keep), available, "keep")
         if faults:
             raise TableError(faults)
-        columns = read_columns(table, self._sources(self.confounds + self.keep))
+        columns = read_columns(table, source_columns(self.confounds + self.keep))
         rows = len(next(iter(columns.values())))
         if rows < 2:
             raise TableError(f"a design must be fitted on at least 2 rows; got {rows}.")
@@ -181,7 +181,7 @@ class Design:
         """
         from deconfound.design.balance import balance
 
-        labels = self._sources(self.keep)
+        labels = source_columns(self.keep)
         if not labels:
             raise OptionError("keep must name the labels to be balanced; got a design without keep.")
         return balance(table, labels, self.confounds, kind, types=self.types, missing=self.missing, **options)
@@ -279,10 +279,6 @@ class Design:
             f"{white.matrix.shape[1] - white.confound_directions} keep directions"
         )
         return "\n".join(lines)
-
-    @staticmethod
-    def _sources(terms: Sequence[Term]) -> list[str]:
-        return list(dict.fromkeys(name for term in terms for name in sources(term)))
 
     def _require_fit(self) -> Fitted:
         if self._fitted is None:

@@ -155,6 +155,11 @@ def sources(term: Term) -> tuple[str, ...]:
     return (term.column,)
 
 
+def source_columns(terms: Sequence[Term]) -> list[str]:
+    """The table columns that several terms read, each once."""
+    return list(dict.fromkeys(name for term in terms for name in sources(term)))
+
+
 def to_data(term: Term) -> dict[str, Any]:
     """A term as JSON-safe data."""
     if isinstance(term, Interaction):
