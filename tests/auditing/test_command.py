@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -164,6 +165,15 @@ def test_files_that_are_not_what_their_ending_says_are_told(tmp_path):
     for name, text in (("latin.csv", "must be UTF-8 text"), ("bad.npy", "must hold plain arrays of numbers")):
         with pytest.raises(DeconfoundError, match=text):
             read_file(tmp_path / name)
+
+
+def test_an_archive_that_unpacks_to_far_too_much_is_refused_unread(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", b"")
+        archive.infolist()[0].file_size = 5 * 10**9
+        archive.filelist[0].file_size = 5 * 10**9
+    with pytest.raises(DeconfoundError, match="must not unpack to more than 1 GB"):
+        read_file(tmp_path / "bomb.npz")
 
 
 def test_every_absent_column_is_told_at_once(files):

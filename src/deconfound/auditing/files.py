@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data import TABLES, join_positions, read_table
+from deconfound.data import TABLES, join_positions, read_table, refuse_bomb
 from deconfound.design.table import absent, in_rows, is_missing
 from deconfound.errors import TableError
 
@@ -52,6 +52,7 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    refuse_bomb(path)
     try:
         loaded = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
