@@ -54,7 +54,7 @@ def test_the_row_numbers_that_pandas_writes_and_a_delimiter_at_every_end_are_no_
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fault"),
     [
         ("a,b,a,c,b\n1,2,3,4,5\n", "name every column once; got 'a' as columns 1 and 3, 'b' as columns 2 and 5"),
         (
@@ -75,11 +75,11 @@ def test_the_row_numbers_that_pandas_writes_and_a_delimiter_at_every_end_are_no_
         ('a\n"1\n2"\n', "got a stray one in line 2"),
     ],
 )
-def test_broken_tables_are_told_by_name_and_line(tmp_path, text, told):
+def test_broken_tables_are_named_with_their_line(tmp_path, text, fault):
     path = tmp_path / "table.csv"
     path.write_text(text)
     for reader in (read_table, read_file):
-        with pytest.raises(TableError, match=told):
+        with pytest.raises(TableError, match=fault):
             reader(path)
 
 
@@ -134,7 +134,7 @@ def test_numbers_that_name_rows_or_people_are_no_features_unless_they_are_asked_
     assert open_table(path, features=["id", "x"]).names == ("id", "x")
 
 
-def test_ids_of_an_array_that_the_table_lacks_are_told(tmp_path):
+def test_ids_of_an_array_that_the_table_lacks_are_named(tmp_path):
     FRAME.to_csv(tmp_path / "table.csv", index=False)
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)), scan=["01", "02", "03"])
     with pytest.raises(TableError, match=r"data\.id in table\.csv must be columns of the table; got 'scan'"):

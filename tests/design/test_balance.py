@@ -1,4 +1,4 @@
-"""Balance: the theorems, the costs that are told, and input that has no answer."""
+"""Balance: the theorems, the costs that are reported, and input that has no answer."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What weights cost and what they leave, told before anything is trained."""
+"""What weights cost and what they leave, reported before anything is trained."""
 
 from __future__ import annotations
 
