@@ -165,7 +165,7 @@ def is_frame(X: Any) -> bool:
 
 
 def kind_of_labels(y: NDArray[Any]) -> Kind:
-    """Text, booleans and few whole numbers are classes, anything else is a quantity."""
+    """Text, booleans and few whole numbers are classes, anything else is numeric."""
     if y.dtype.kind not in "iuf":
         return "categorical"
     whole = y.dtype.kind in "iu" or bool(np.equal(np.mod(y, 1), 0).all())

@@ -49,7 +49,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
             output holds features alone. None takes every column of the table.
         keep: What must survive though it goes with the confounds: "y" for the labels given to `fit`, or names
             beside the confounds. Used by `fit` alone. Labels of text, booleans or up to 20 distinct whole numbers
-            are classes, others a quantity; `types={"y": …}` decides otherwise.
+            are classes, others are numeric; `types={"y": …}` decides otherwise.
         types: See `Design`.
         missing: See `Design`.
         unseen: See `Design`.
