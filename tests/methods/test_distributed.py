@@ -16,6 +16,8 @@ SAME_AS_ONE = ["none", "mdn", "pmdn", "pmdn-alternating", "rmdn", "input-residua
 # combat's package is slow to import in two more processes, and once fitted it trains as input-residualize does.
 TRAINED = [name for name in METHODS if name != "combat"]
 ROWS, BATCH = 120, 40
+# The same again where rows have weights.
+WEIGHTED = ["none", "mdn", "pmdn", "pmdn-alternating", "rmdn"]
 
 
 class Step(nn.Module):
@@ -30,10 +32,12 @@ class Step(nn.Module):
         return self.method.loss(batch, bce).total
 
 
-def train(call, method, problem, share):
+def train(call, method, problem, share, weighted=False):
     optimizer = torch.optim.SGD(method.network_parameters(), lr=0.05)
+    weight = torch.linspace(0.1, 1.9, BATCH)[share] if weighted else None
     for batch in problem.batches(BATCH):
-        part = TrainingBatch(batch.x[share], batch.metadata[share], batch.target[share], batch.controls[share])
+        tensors = (batch.x, batch.metadata, batch.target, batch.controls)
+        part = TrainingBatch(*(each[share] for each in tensors), weight=weight)
         optimizer.zero_grad()
         call(part).backward()
         optimizer.step()
@@ -48,6 +52,11 @@ def work(rank, folder):
             torch.manual_seed(0)
             step = Step(prepare(name, problem))
             learned[name] = train(DistributedDataParallel(step), step.method, problem, slice(rank, None, 2))
+        for name in WEIGHTED:
+            torch.manual_seed(0)
+            step = Step(prepare(name, problem))
+            call = DistributedDataParallel(step)
+            learned[f"weighted {name}"] = train(call, step.method, problem, slice(rank, None, 2), weighted=True)
         torch.save(learned, f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
@@ -68,10 +77,11 @@ def test_both_processes_hold_the_same_parameters(learned, name):
         assert torch.equal(value, learned[1][name][key]), key
 
 
-@pytest.mark.parametrize("name", SAME_AS_ONE)
+@pytest.mark.parametrize("name", [*SAME_AS_ONE, *(f"weighted {name}" for name in WEIGHTED)])
 def test_two_processes_learn_what_one_learns_on_whole_batches(learned, name):
     problem = make_problem(ROWS)
     torch.manual_seed(0)
-    step = Step(prepare(name, problem))
-    for key, value in train(step, step.method, problem, slice(None)).items():
+    step = Step(prepare(name.removeprefix("weighted "), problem))
+    alone = train(step, step.method, problem, slice(None), weighted=name.startswith("weighted"))
+    for key, value in alone.items():
         torch.testing.assert_close(learned[0][name][key], value, atol=2e-4, rtol=1e-3)

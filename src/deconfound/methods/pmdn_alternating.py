@@ -57,9 +57,13 @@ class AlternatingPMDNMethod(LayerMethod):
         """Lines 4 to 6: a forward, and a step on the penalty, whose features are constants."""
         self.training_forward(batch)
         betas = self._betas()
-        gradients = sum_over_processes(*torch.autograd.grad(self.model.penalty(), betas))
+        rows = torch.ones(len(batch.x), device=batch.x.device) if batch.row_weight is None else batch.row_weight
+        count = (rows * batch.controls_only() if self.controls_only else rows).sum()
+        # The penalty is a mean over rows: processes count by the weight of theirs.
+        own = [count * gradient for gradient in torch.autograd.grad(self.model.penalty(), betas)]
+        total, *gradients = sum_over_processes(count, *own)
         for beta, gradient in zip(betas, gradients, strict=True):
-            beta.grad = gradient / processes()
+            beta.grad = gradient / total.clamp(min=1e-12)
         self._optimizer.step()
         self._optimizer.zero_grad()
 
