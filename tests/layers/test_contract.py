@@ -140,6 +140,15 @@ def test_eval_changes_no_state(make, cohort):
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 
+def test_loading_a_state_leaves_every_tensor_where_a_captured_graph_reads_it(make, cohort):
+    layer = trained(make, cohort)
+    state = copy.deepcopy(layer.state_dict())
+    before = {name: tensor.data_ptr() for name, tensor in (*layer.named_buffers(), *layer.named_parameters())}
+    assert {"beta", "regressor_map", "confound_map"} <= set(before)
+    layer.load_state_dict(state)
+    assert {n: t.data_ptr() for n, t in (*layer.named_buffers(), *layer.named_parameters())} == before
+
+
 def test_state_dict_round_trip_is_strict_safe_and_free_of_batch_size(make, cohort):
     layer = trained(make, cohort)
     file = io.BytesIO()

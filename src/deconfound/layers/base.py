@@ -220,13 +220,15 @@ class MetadataLayer(nn.Module, ABC):
         """Bring buffers whose size is a choice into the size that a checkpoint has."""
 
     def _read_design(self) -> None:
-        """Keep the constants of the design, which every batch needs."""
-        known = "regressor_map" in self._buffers
-        dtype = self.regressor_map.dtype if known else torch.get_default_dtype()
-        device = self.regressor_map.device if known else torch.get_default_device()
-        regressor_map, confound_map = whitening_maps(self.design, dtype, device)
-        self.register_buffer("regressor_map", regressor_map, persistent=False)
-        self.register_buffer("confound_map", confound_map, persistent=False)
+        """Keep the constants of the design; in their old place, which a captured CUDA graph goes on reading."""
+        names = ("regressor_map", "confound_map")
+        like = self.regressor_map if "regressor_map" in self._buffers else torch.empty(0)
+        for name, value in zip(names, whitening_maps(self.design, like.dtype, like.device), strict=True):
+            held = self._buffers.get(name)
+            if held is not None and held.shape == value.shape and held.device == value.device:
+                held.copy_(value)
+            else:
+                self.register_buffer(name, value, persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move and cast, but keep statistics in float32 at least: small steps vanish in half precision.

@@ -170,7 +170,8 @@ def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:
     inner = inner + prior * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
     means = means.to(batch.cross)
     rtol = OPEN_DIRECTION if inner.dtype == torch.float64 else 10 * torch.finfo(inner.dtype).eps
-    inverse: Tensor = torch.linalg.pinv(inner, rtol=rtol, hermitian=True)
+    # With a prior no direction is open, and a CUDA graph can hold this solver, but none of eigenvalues.
+    inverse = torch.linalg.inv_ex(inner)[0] if prior > 0 else torch.linalg.pinv(inner, rtol=rtol, hermitian=True)
     slopes = inverse.to(batch.cross) @ (batch.cross[:-1] - means.unsqueeze(1) * batch.cross[-1])
     intercept = batch.cross[-1] / rows.to(batch.cross) - means @ slopes
     return torch.cat([slopes, intercept.unsqueeze(0)])

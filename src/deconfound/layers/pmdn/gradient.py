@@ -216,7 +216,8 @@ class BilevelResidual(torch.autograd.Function):
             sampled: See `update`.
             state: S.
         """
-        ctx.save_for_backward(through)
+        # As many tensors as `FusedResidual` saves: activation checkpointing counts them when it recomputes.
+        ctx.save_for_backward(batch.confounds, through)
         ctx.batch, ctx.rate, ctx.learn, ctx.sampled, ctx.state = batch, rate, learn, sampled, state
         return residualize(x, batch.confounds, beta)
 
@@ -228,7 +229,7 @@ class BilevelResidual(torch.autograd.Function):
 
     @staticmethod
     def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (through,) = ctx.saved_tensors
+        _, through = ctx.saved_tensors
         state: ImplicitGradient = ctx.state
         if ctx.learn and learns_now(ctx, ctx.batch):
             refuse_second_derivatives()
