@@ -24,6 +24,7 @@ from deconfound.training.jobs import open_runs, plan
 from deconfound.training.tasks import Task, classes_of, performance
 from deconfound.training.workers import run_job
 from tests.training import tiny
+from tests.training.children import exit_code_of
 
 NONE = {"method": {"name": "none"}, "training": {"epochs": 2}}
 
@@ -75,24 +76,10 @@ def test_a_job_that_waited_in_a_queue_refuses_data_that_changed_meanwhile(tmp_pa
     assert "must be those it was started with; got files with other content" in run_job(jobs[0]).error
 
 
-def in_a_child(work):
-    """The exit status of a forked process that does this work."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
+def _die_in_the_writes(config, write, when):
+    rename, count = os.replace, [0]
 
-
-@pytest.mark.parametrize("write", [1, 2])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_in_the_first_writes_of_a_folder_leaves_it_usable(tmp_path, write, when):
-    config = tiny.config(tiny.write(tmp_path), tmp_path / "run", **NONE)
-    rename = os.replace
-
-    def die_at(source, target, count=[0]):  # noqa: B006 - a count
+    def die_at(source, target):
         count[0] += 1
         if count[0] == write and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -100,11 +87,15 @@ def test_a_kill_in_the_first_writes_of_a_folder_leaves_it_usable(tmp_path, write
         if count[0] == write:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def work():
-        os.replace = die_at
-        tiny.fit(config)
+    os.replace = die_at
+    tiny.fit(config)
 
-    assert os.WTERMSIG(in_a_child(work)) == signal.SIGKILL
+
+@pytest.mark.parametrize("write", [1, 2])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_in_the_first_writes_of_a_folder_leaves_it_usable(tmp_path, write, when):
+    config = tiny.config(tiny.write(tmp_path), tmp_path / "run", **NONE)
+    assert exit_code_of(_die_in_the_writes, config, write, when) == -signal.SIGKILL
     assert (tmp_path / "run").exists()
     assert len(tiny.fit(config)["folds"]) == 2
 
@@ -115,8 +106,7 @@ def test_a_second_fit_on_a_folder_is_refused_at_once_and_the_first_one_ends(tmp_
 
     def second(progress):
         if progress.stage == "training" and not refused:
-            status = in_a_child(lambda: _exit_where_refused(config))
-            refused.append(os.WEXITSTATUS(status))
+            refused.append(exit_code_of(_exit_where_refused, config))
 
     assert len(tiny.fit(config, progress=second)["folds"]) == 2
     assert refused == [7]

@@ -5,13 +5,13 @@ import os
 import random
 import signal
 import stat
-import traceback
 
 import numpy as np
 import pytest
 
 from deconfound.training import engine
 from tests.training import tiny
+from tests.training.children import exit_code_of
 
 
 def numbers(folder):
@@ -28,30 +28,19 @@ def features(folder):
     return [np.load(path)["features"].tobytes() for path in sorted(folder.glob("fold-*/features.npz"))]
 
 
-def in_a_child(config, kill_at):
-    """Run in a forked process that sends itself SIGKILL at the given event; which event it was, or None."""
-    report, back = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            _arm(kill_at, back)
-            tiny.fit(config)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    os.close(back)
-    _, status = os.waitpid(child, 0)
-    event = os.read(report, 100).decode()
-    os.close(report)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return event
-    assert os.WEXITSTATUS(status) == 0
-    return None
+def in_a_child(config, kill_at, note):
+    """Run in a child that sends itself SIGKILL at the given event; which event it was, or None."""
+    code = exit_code_of(_run, config, kill_at, note)
+    assert code in (0, -signal.SIGKILL)
+    return note.read_text() if code else None
 
 
-def _arm(kill_at, back):
+def _run(config, kill_at, note):
+    _arm(kill_at, note)
+    tiny.fit(config)
+
+
+def _arm(kill_at, note):
     """Count steps of training and of writing; at the chosen one, die: while writing with half of the file there."""
     left = [kill_at]
 
@@ -59,7 +48,7 @@ def _arm(kill_at, back):
         left[0] -= 1
         if left[0] == 0:
             before()
-            os.write(back, event.encode())
+            note.write_text(event)
             os.kill(os.getpid(), signal.SIGKILL)
 
     flush, rename, step = os.fsync, os.replace, engine.Engine.training_step
@@ -92,7 +81,7 @@ def test_kills_change_no_number(tmp_path, method, kills):
     draw = random.Random(5)
     events = []
     for _ in range(kills):
-        event = in_a_child(killed, draw.randint(4, 22))
+        event = in_a_child(killed, draw.randint(4, 22), tmp_path / "event")
         assert event is not None, f"the run ended after {len(events)} kills"
         events.append(event)
     if kills == 20:
