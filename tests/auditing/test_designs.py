@@ -182,7 +182,8 @@ def test_every_verdict_has_an_effect_a_corrected_p_value_and_what_could_have_bee
         (0.051, 0.05, 1.0, "clear"),
         (0.21, 0.01, 1.0, "strong"),
         (0.21, 0.051, 1.0, "none found"),
-        (0.21, 0.051, 0.05, "faint"),
+        (0.21, 0.051, 0.01, "faint"),
+        (0.21, 0.051, 0.011, "none found"),
     ],
 )
 def test_the_grade_follows_from_size_and_test(value, p, probe, grade):

@@ -8,6 +8,8 @@ from deconfound.auditing.records import AuditRow, Grade, Note, Verdict
 from deconfound.metrics.resampling import holm
 
 LEVEL = 0.05
+# A probe alone decides at 1 %: two probes beside the test at 5 % then accuse an innocent model in 7 % of cases at most.
+PROBE_LEVEL = 0.01
 # The upper end of each grade, as the dcor² of two normal variables with correlation .1, .25 and .5.
 GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.05, "weak"), (0.2, "clear"), (math.inf, "strong"))
 MAIN = ("residual_dcor_sqr", "within_group_dcor_sqr", "dcor_sqr")
@@ -19,7 +21,7 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
     """The verdict on one model, space and confound from its rows.
 
     The test of dcor² given the label decides at 5 %; where it rejects, the grade follows from its size. Where it does
-    not but a probe does, the grade is "faint". "no answer": one of `reasons`, or nothing could be measured.
+    not but a probe does at 1 %, the grade is "faint". "no answer": one of `reasons`, or nothing could be measured.
     """
     found = {row.statistic: row for row in rows}
     main = next((found[name] for name in MAIN if name in found), None)
@@ -69,7 +71,7 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
 def _grade(main: AuditRow, probes: Sequence[AuditRow]) -> Grade:
     if main.p <= LEVEL:
         return next(word for limit, word in GRADES if main.value < limit)
-    return "faint" if any(row.p <= LEVEL for row in probes) else "none found"
+    return "faint" if any(row.p <= PROBE_LEVEL for row in probes) else "none found"
 
 
 def _detectable(row: AuditRow) -> float:
@@ -108,7 +110,7 @@ def _probe_sentence(row: AuditRow) -> str:
     kind = "linear" if row.statistic.startswith("linear") else "non-linear"
     measure = "R²" if row.statistic.endswith("r2") else "AUC"
     numbers = f"{measure} {_number(row.value)}; what the label alone gives: {_number(row.chance)}"
-    if row.p <= LEVEL:
+    if row.p <= PROBE_LEVEL:
         return f"A {kind} probe reads some of it ({numbers})."
     return f"A {kind} probe reads no more than the label gives ({numbers})."
 
