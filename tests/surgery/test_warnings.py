@@ -61,6 +61,11 @@ def test_balanced_batches_pass_for_shuffled_ones(model, cohort):
     assert order(cohort, rows, 18, model) == []
 
 
+def test_one_batch_again_and_again_says_nothing_about_the_order(model, cohort):
+    one_site = np.flatnonzero(cohort.table["site"] == "A")[:16]
+    assert order(cohort, np.tile(one_site, 40), 16, model) == []
+
+
 def test_a_saliency_map_in_training_mode_teaches_nothing(model, cohort):
     """`torch.autograd.grad` of a logit with respect to the inputs is no step of training."""
     metadata = cohort.metadata.float()
