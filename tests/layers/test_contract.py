@@ -140,6 +140,16 @@ def test_eval_changes_no_state(make, cohort):
     assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
 
 
+def test_two_forwards_may_come_before_one_backward(make, cohort):
+    """A Siamese network, or two views of a batch, do that."""
+    layer = make(cohort.design, 5).double()
+    x = cohort.features[:120].clone().requires_grad_()
+    first, second = layer(x[:60], cohort.metadata[:60]), layer(x[60:], cohort.metadata[60:120])
+    (first.square().mean() + second.square().mean()).backward()
+    assert torch.isfinite(x.grad).all()
+    assert x.grad.abs().amax(1).min() > 0
+
+
 def test_loading_a_state_leaves_every_tensor_where_a_captured_graph_reads_it(make, cohort):
     layer = trained(make, cohort)
     state = copy.deepcopy(layer.state_dict())

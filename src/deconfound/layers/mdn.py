@@ -132,7 +132,8 @@ class MDN(MetadataLayer):
         beta = cross / positive(batch.rows)
         if self.gram == "training":
             return beta
-        solved: Tensor = torch.linalg.solve_ex(self.mean_gram, beta)[0]  # the checked solver makes a GPU wait
+        # A copy, for backward reads it after a second forward may have moved it; the checked solver makes a GPU wait.
+        solved: Tensor = torch.linalg.solve_ex(self.mean_gram.clone(), beta)[0]
         return solved
 
     @torch.no_grad()
