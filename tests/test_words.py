@@ -112,7 +112,7 @@ def blocks(path):
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/theory.md", "docs/attach.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/concepts/theory.md", "docs/guides/attach.md"])
 def test_python_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = blocks(ROOT / page)
@@ -123,7 +123,7 @@ def test_python_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypa
 
 
 def test_functions_named_in_the_theory_exist():
-    named = re.findall(r"`(deconfound\.[a-z_.A-Z]+)`", (ROOT / "docs" / "theory.md").read_text())
+    named = re.findall(r"`(deconfound\.[a-z_.A-Z]+)`", (ROOT / "docs" / "concepts" / "theory.md").read_text())
     assert len(named) > 8
     for name in named:
         module, _, attribute = name.rpartition(".")

@@ -12,7 +12,7 @@ from deconfound_lab.harness.page import fill
 if TYPE_CHECKING:
     from deconfound_lab.harness import Experiment
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGES = Path(__file__).parents[2] / "docs" / "results"
 
 
 def experiments() -> dict[str, type[Experiment]]:
@@ -26,9 +26,9 @@ def experiments() -> dict[str, type[Experiment]]:
 
 def filled_page(name: str) -> str:
     """The page of an experiment with the tables of its committed results."""
-    folder = DOCS / "results" / name
+    folder = PAGES / name
     shown = experiments()[name].page(read_json(folder / RESULTS), folder)
-    return fill((DOCS / f"{name}.md").read_text(encoding="utf-8"), shown, f"results/{name}")
+    return fill((PAGES / f"{name}.md").read_text(encoding="utf-8"), shown, name)
 
 
 def main() -> None:
@@ -37,12 +37,12 @@ def main() -> None:
     from deconfound_lab.paper import paper_page
 
     for name, kind in experiments().items():
-        folder = DOCS / "results" / name
+        folder = PAGES / name
         remake(kind, folder)
         (folder / "report.html").unlink()
-        write_text(DOCS / f"{name}.md", filled_page(name))
-    write_performance(DOCS)
-    write_text(DOCS / "paper-claims.md", paper_page(DOCS / "results"))
+        write_text(PAGES / f"{name}.md", filled_page(name))
+    write_performance(PAGES)
+    write_text(PAGES / "paper-claims.md", paper_page(PAGES))
 
 
 if __name__ == "__main__":

@@ -267,6 +267,6 @@ def side_by_side(evidence: Evidence) -> Table:
 
 
 def paper_page(folder: Path) -> str:
-    """`docs/paper-claims.md` from the results in `docs/results`."""
+    """`docs/results/paper-claims.md` from the results in `docs/results`."""
     evidence = Evidence.read(folder)
     return f"{OPENING}{claims_table(evidence).markdown()}\n\n{TABLE}{side_by_side(evidence).markdown()}\n"

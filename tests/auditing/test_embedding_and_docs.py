@@ -50,9 +50,9 @@ def test_one_or_two_outputs_are_shown_as_they_are():
 
 
 def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
-    text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "docs/audit.md", "exec"), {})
+    exec(compile(example, "docs/guides/audit.md", "exec"), {})
     assert "site is still there" in capsys.readouterr().out
     assert (tmp_path / "audit.html").exists()

@@ -11,7 +11,7 @@ from tests.test_words import blocks
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["balance.md", "scans.md", "cohort.md"])
+@pytest.mark.parametrize("page", ["guides/balance.md", "guides/scans.md", "results/cohort.md"])
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
@@ -23,7 +23,7 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
 
 
 def test_the_sizes_on_the_page_are_the_defaults():
-    text = (DOCS / "cohort.md").read_text()
+    text = (DOCS / "results" / "cohort.md").read_text()
     s = Strengths()
     assert f"{s.mci_hippocampus} mm; {s.mci_cortex:.0%}; {s.mci_ventricles} mm".replace("%", " %") in text
     assert f"{s.hiv_striatum} mm; {s.hiv_white:.0%}; {s.hiv_ventricles} mm".replace("%", " %") in text

@@ -22,7 +22,7 @@ def test_tables_and_page_in_the_docs_are_those_of_the_committed_results(tmp_path
     assert (FOLDER / "tables.md").read_text() == (tmp_path / "tables.md").read_text()
     for name in ("comparison.png", "tsne.png", "maps.png"):
         assert (FOLDER / name).read_bytes().startswith(b"\x89PNG")
-    page = (ROOT / "docs" / "mri.md").read_text()
+    page = (ROOT / "docs" / "results" / "mri.md").read_text()
     assert without_marks(page) == without_marks(filled_page("mri"))
 
 

@@ -132,6 +132,6 @@ def test_the_committed_tables_and_figure_are_those_of_the_committed_results(tmp_
     write_page(OasisExperiment.page(json.loads((RESULTS / "results.json").read_text()), RESULTS), tmp_path)
     assert (tmp_path / "tables.md").read_text() == (RESULTS / "tables.md").read_text()
     assert (RESULTS / "figure.png").read_bytes().startswith(b"\x89PNG")
-    page = (ROOT / "docs" / "oasis.md").read_text()
-    assert "results/oasis/tables.md" in page
+    page = (ROOT / "docs" / "results" / "oasis.md").read_text()
+    assert "oasis/tables.md" in page
     assert without_marks(page) == without_marks(filled_page("oasis"))

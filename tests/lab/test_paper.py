@@ -17,7 +17,7 @@ def evidence():
 
 
 def test_the_page_is_the_one_made_from_the_committed_results():
-    assert (RESULTS.parent / "paper-claims.md").read_text() == paper.paper_page(RESULTS)
+    assert (RESULTS / "paper-claims.md").read_text() == paper.paper_page(RESULTS)
 
 
 def test_every_claim_has_figures_a_verdict_and_one_place(evidence):

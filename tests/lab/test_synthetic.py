@@ -298,7 +298,9 @@ def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_pa
     folder = ROOT / "docs" / "results" / "synthetic"
     write_page(SyntheticExperiment.page(json.loads((folder / "results.json").read_text()), folder), tmp_path)
     assert (tmp_path / "tables.md").read_text() == (folder / "tables.md").read_text()
-    assert without_marks((ROOT / "docs" / "synthetic.md").read_text()) == without_marks(filled_page("synthetic"))
+    assert without_marks((ROOT / "docs" / "results" / "synthetic.md").read_text()) == without_marks(
+        filled_page("synthetic")
+    )
 
 
 def test_every_cell_of_the_grid_is_committed_once_and_says_where_it_comes_from():
@@ -344,7 +346,7 @@ def test_the_table_in_the_readme_has_every_layer_with_and_without_refit():
 
 
 def test_the_table_of_which_method_is_that_of_the_committed_results():
-    results, page = committed(), (ROOT / "docs" / "which-method.md").read_text()
+    results, page = committed(), (ROOT / "docs" / "guides" / "which-method.md").read_text()
     for method in NAMES:
         cells = [results.find(method, batch=batch) for batch in (2, 20, 200, 2000)]
         said = [

@@ -32,7 +32,7 @@ def test_a_method_is_declared_once_and_described(name):
     assert kind.name == name
     assert kind.summary[0].isalpha()
     assert inspect.getdoc(kind)
-    page = (ROOT / "docs" / "methods.md").read_text()
+    page = (ROOT / "docs" / "concepts" / "methods.md").read_text()
     assert f"\n## `{name}`\n" in page
     section = " ".join(page.split(f"\n## `{name}`\n")[1].split("\n## ")[0].split())
     for option, default in kind.options().items():
@@ -65,7 +65,7 @@ def test_names_and_options_that_are_not_there_get_the_nearest():
 
 def test_the_python_blocks_of_the_page_run_from_top_to_bottom():
     namespace = {"__name__": "methods.md"}
-    found = blocks(ROOT / "docs" / "methods.md")
+    found = blocks(ROOT / "docs" / "concepts" / "methods.md")
     for block in found:
         exec(compile(block, "methods.md", "exec"), namespace)
     assert namespace["logits"].shape == (60, 1)

@@ -129,7 +129,7 @@ def train(network, inputs, design, who, *, at=None, batch=50, epochs=1, lr=3e-3,
 
 @torch.no_grad()
 def refit(model, inputs, metadata):
-    """Let β refit on the trained network: training forwards without training, as `docs/attach.md` advises."""
+    """Let β refit on the trained network: training forwards without training, as `docs/guides/attach.md` advises."""
     model.train()
     model.network.eval()
     for rows in torch.arange(len(inputs)).split(50):

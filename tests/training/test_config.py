@@ -108,7 +108,7 @@ def test_terms_are_read_as_the_library_writes_them():
 
 
 def test_every_key_of_a_section_is_documented():
-    page = (Path(__file__).parents[2] / "docs" / "run.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "run.md").read_text()
     assert reference() in page
     for name, kind in sections().items():
         for key, field in kind.model_fields.items():

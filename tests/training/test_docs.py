@@ -17,7 +17,7 @@ def test_the_page_on_runs_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     namespace = {"__name__": "run.md"}
-    blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / "run.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / "guides" / "run.md").read_text(), flags=re.DOTALL)
     assert [kind for kind, _ in blocks] == ["python", "sh", "python"]
     short = ["splits.folds=2", "compare.permutations=39", "compare.bootstraps=40"]
     for kind, block in blocks:
@@ -35,7 +35,7 @@ def test_the_page_on_runs_runs_from_top_to_bottom(tmp_path, monkeypatch):
 
 
 def test_every_method_has_its_advice():
-    page = (DOCS / "which-method.md").read_text()
+    page = (DOCS / "guides" / "which-method.md").read_text()
     for name in METHODS:
         assert f"`{name}`" in page
 
@@ -46,7 +46,7 @@ def interval(item, sign=""):
 
 def test_the_tables_of_abide_are_those_of_the_results():
     content = json.loads((DOCS / "results" / "abide" / "five-fold.json").read_text())
-    page = (DOCS / "abide.md").read_text()
+    page = (DOCS / "results" / "abide.md").read_text()
     assert content["provenance"]["data"]
     for line in content["lines"]:
         measures = line["measures"]
@@ -65,7 +65,7 @@ def test_the_tables_of_abide_are_those_of_the_results():
 
 def test_the_figures_on_refitting_are_those_of_the_results():
     content = json.loads((DOCS / "results" / "abide" / "pmdn-refit.json").read_text())
-    page = (DOCS / "abide.md").read_text().replace("\n", " ")
+    page = (DOCS / "results" / "abide.md").read_text().replace("\n", " ")
     for space in ("outputs", "features"):
         key = f"left/{space}/site"
         without, refitted = (content[name][key]["mean"] for name in ("no_refit", "refit"))

@@ -42,7 +42,7 @@ def balance(
     cases, e for controls), "inverse" is `P(l) / e_l`, "entropy" are the weights nearest to equal ones under which label
     and confounds are uncorrelated, the choice for a numeric label. Where all confounds are categories and every crossed
     cell holds at least 20 rows, `e` are the cells' own shares and independence is exact; else a logistic model on the
-    design's columns. Whether a tie should be broken at all, weights cannot say: see `docs/balance.md`.
+    design's columns. Whether a tie should be broken at all, weights cannot say: see `docs/guides/balance.md`.
 
     Args:
         table: The rows to weigh: the training rows alone, for a model that is tested on others.

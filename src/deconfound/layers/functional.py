@@ -2,7 +2,7 @@
 
 Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the training table; whitened confounds
 `c` `(n, q_C)`, what is multiplied by β_C and subtracted; coefficients `(q, d)`, of which the first `q_C` rows belong
-to the confounds and the last is the intercept. `docs/theory.md` derives each formula.
+to the confounds and the last is the intercept. `docs/concepts/theory.md` derives each formula.
 
 Where the kernels can be used (`deconfound.layers.pmdn.kernels.usable`) the passes over all features go through them. On
 one thread of a CPU they go by blocks of rows that stay in its cache: products as thin as the metadata wait for memory.

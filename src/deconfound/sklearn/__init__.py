@@ -1,7 +1,7 @@
 """Estimators for scikit-learn users: confounds leave X by regression, or leave the features of a network.
 
 `ConfoundResidualizer` is a transformer, `DeconfoundedClassifier` and `DeconfoundedRegressor` are networks. All take
-confounds as a table beside X, or as names of columns of a DataFrame X; `docs/sklearn.md` shows both.
+confounds as a table beside X, or as names of columns of a DataFrame X; `docs/guides/sklearn.md` shows both.
 """
 
 from deconfound.errors import DeconfoundError

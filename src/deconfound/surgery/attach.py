@@ -93,8 +93,8 @@ def normalize(
             other features their own. "positions" shares always, None never.
         layer_norm: True puts a LayerNorm before each layer, as the paper does; selectors as in `at` put one after each
             module that they name, and before the layer where there is one. It divides each sample by its own norm,
-            which mixes label and confound in a way that a linear layer cannot undo: see `docs/theory.md`. A single
-            feature, such as a lone logit, gets none: LayerNorm would make it a constant.
+            which mixes label and confound in a way that a linear layer cannot undo: see `docs/concepts/theory.md`. A
+            single feature, such as a lone logit, gets none: LayerNorm would make it a constant.
         dry_run: Return the plan, and change nothing.
         **options: The layer's own options.
 

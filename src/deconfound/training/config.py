@@ -1,6 +1,6 @@
 """What a run is told: one frozen model a section, with every key, its default and what it means.
 
-`deconfound init`, the schema for editors and the table in `docs/run.md` are made from these models.
+`deconfound init`, the schema for editors and the table in `docs/guides/run.md` are made from these models.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class MethodOptions(Section):
     """How it is trained."""
 
     name: str = "pmdn"
-    """One of the methods, see docs/which-method.md."""
+    """One of the methods, see docs/guides/which-method.md."""
     at: Names | None = None
     """Modules whose output is normalised; the library's choice if left out."""
     options: dict[str, dict[str, Any]] = {}
@@ -141,7 +141,7 @@ class TrainingOptions(Section):
     within: str | None = None
     """For loss within: the column inside whose levels cases and controls are compared, such as the site."""
     balance: Literal["none", "overlap", "inverse", "entropy"] = "none"
-    """Weights of the training rows under which labels and confounds are independent; see docs/balance.md."""
+    """Weights of the training rows under which labels and confounds are independent; see docs/guides/balance.md."""
     balance_by: Literal["weight", "sample"] = "weight"
     """Whether a row's loss is weighted, or rows are drawn by their weight."""
     focal_gamma: Annotated[Number, Field(ge=0)] = 2.0

@@ -1,4 +1,4 @@
-"""`docs/performance.md` and its figure from the JSON of benchmark runs."""
+"""`docs/results/performance.md` and its figure from the JSON of benchmark runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deconfound_lab.benchmarks import tables
 from deconfound_lab.benchmarks.figures import growth
 from deconfound_lab.benchmarks.jobs import Result, rows
 
-FIGURE = "figures/growth.svg"
+FIGURE = "performance/growth.svg"
 
 OPENING = """# Performance
 
@@ -44,7 +44,7 @@ already going through its first features. With several processes their sums come
 with more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
 regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
 that stay in the cache. What was tried is in [decision
-0006](decisions/0006-kernels-that-come-back-to-their-features.md). """
+0006](../decisions/0006-kernels-that-come-back-to-their-features.md). """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
 and faults it in again in the next, or not, as the heap happens to lie: on a CPU this can cost more than any layer here.
@@ -92,9 +92,9 @@ def _origin(result: Result) -> str:
     return text
 
 
-def write_performance(docs: Path) -> None:
+def write_performance(folder: Path) -> None:
     """Write the page and its figure from the committed results."""
-    results = [json.loads(path.read_text()) for path in sorted((docs / "results" / "performance").glob("*.json"))]
-    write_text(docs / "performance.md", page(results))
+    results = [json.loads(path.read_text()) for path in sorted((folder / "performance").glob("*.json"))]
+    write_text(folder / "performance.md", page(results))
     if any(rows(result, "growth") for result in results):
-        write_text(docs / FIGURE, growth(results))
+        write_text(folder / FIGURE, growth(results))
