@@ -6,12 +6,15 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from deconfound.errors import OptionError
 from deconfound.methods import Loss, Method, TrainingBatch
 from deconfound.training import bce
 from tests.methods.problem import Problem, fit, make_network, make_problem, prepare
@@ -209,3 +212,23 @@ def a_network_with_several_outputs_keeps_them(kind):
     network = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     model = prepare(kind, problem(), network)
     assert answers(model).shape == (len(problem()), 3)
+
+
+@promise
+def weights_of_one_hardly_change_what_it_learns_and_others_do(kind):
+    high = torch.where(problem().x[:, 0] > problem().x[:, 0].median(), 1.9, 0.1)
+    learned = []
+    for weight in (None, torch.ones(120), high):
+        rows = replace(problem(), weight=weight)
+        if weight is not None and not kind.takes_weights:
+            with pytest.raises(OptionError, match=f"rows of method '{kind.name}' must come without weights"):
+                prepare(kind, rows)
+            return
+        model = prepare(kind, rows)
+        fit(model, rows, epochs=3)
+        model.eval().refit(rows.batches)
+        learned.append(answers(model))
+    none, one, other = learned
+    assert (other - one).abs().mean() > 5e-2
+    if kind.name != "last-layer":  # which balances rows by itself where they have no weights
+        assert (one - none).abs().mean() < (other - one).abs().mean() / 10

@@ -25,6 +25,7 @@ class Problem:
     metadata: Tensor
     target: Tensor
     at: tuple[str, ...] | None = None
+    weight: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -32,7 +33,8 @@ class Problem:
     def batches(self, size: int = 50, order: Tensor | None = None) -> Iterable[TrainingBatch]:
         for rows in (torch.arange(len(self)) if order is None else order).split(size):
             controls = self.target[rows].reshape(len(rows), -1)[:, 0] == 0
-            yield TrainingBatch(self.x[rows], self.metadata[rows], self.target[rows], controls)
+            weight = None if self.weight is None else self.weight[rows]
+            yield TrainingBatch(self.x[rows], self.metadata[rows], self.target[rows], controls, weight=weight)
 
     def setting(self, size: int = 50, **changes: object) -> Setting:
         return replace(Setting(self.design, self.at, lambda: self.batches(size), site="site"), **changes)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from deconfound.errors import ShapeError
+from deconfound.methods.batchnorm import weighted_batch_norm
 from tests.methods.problem import fit, make_network, make_problem, prepare
 
 
@@ -64,3 +65,19 @@ def test_single_samples_are_refused_until_a_larger_batch_has_taught_something(pr
     alone = model.train()(problem.x[:1])
     torch.testing.assert_close(alone, model.eval()(problem.x[:1]))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_of_two_and_zero_are_rows_that_are_there_twice_and_not_at_all():
+    x = torch.randn(12, 5, 7)
+    weight = torch.tensor([2.0] * 4 + [0.0] * 4 + [1.0] * 4)
+    one, two = nn.BatchNorm1d(5), nn.BatchNorm1d(5)
+    found = weighted_batch_norm(x, weight, one)
+    twice = torch.cat([x[:4], x[:4], x[8:]])
+    expected = two(twice)
+    torch.testing.assert_close(found[:4], expected[:4])
+    torch.testing.assert_close(found[8:], expected[8:])
+    torch.testing.assert_close(one.running_mean, two.running_mean)
+    even, usual = nn.BatchNorm1d(5), nn.BatchNorm1d(5)
+    torch.testing.assert_close(weighted_batch_norm(x, torch.full((12,), 3.0), even), usual(x))
+    torch.testing.assert_close(even.running_var, usual.running_var)
+    torch.testing.assert_close(weighted_batch_norm(x, torch.zeros(12), even), usual(x))

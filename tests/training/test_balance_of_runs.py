@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deconfound.design.balance import balance
-from deconfound.errors import TableError
+from deconfound.errors import OptionError, TableError
 from deconfound.training import predict
 from deconfound.training.batches import loader, training_batch
 from deconfound.training.fold_data import fold_data
@@ -138,3 +138,53 @@ def test_too_few_people_for_isolated_test_rows_are_told():
             codes, confounds, np.zeros(12, int), np.arange(12), numeric=False, folds=5, validation=0.2, seed=0,
             rows=np.arange(12),
         )  # fmt: skip
+
+
+def without_overlap():
+    """A cohort whose third site has no patient and no man: its rows teach no label."""
+    frame = tied(360)
+    alone = (frame["dx"] == "control") & (frame["sex"] == "F") & (frame.index % 3 == 0)
+    frame.loc[alone, "site"] = "C"
+    return frame
+
+
+def test_a_level_without_weight_for_any_label_is_fitted_with_weight_one_and_not_learned(tmp_path):
+    labels = {"label": ["dx", "sex"]}
+    data = fold_data(open_problem(config(tmp_path, frame=without_overlap(), data=labels)), 0)
+    balance = data.problem.balance(0).train
+    assert balance.unweighted == (("site", "C"),)
+    for part in (data.train, data.validation):
+        alone = torch.from_numpy(np.asarray(data.problem.source.table["site"])[part.rows] == "C")
+        assert alone.any()
+        assert torch.equal(part.layer_weight[alone], torch.ones(int(alone.sum())))
+        assert not part.weight[alone].any()
+        torch.testing.assert_close(part.layer_weight[~alone], part.weight[~alone].mean(1))
+        (batch,) = (training_batch(each) for each in loader(data, part, len(part.rows), None))
+        assert torch.equal(batch.row_weight, part.layer_weight)  # what layers and refit read
+    assert torch.equal(next(iter(data.training())).row_weight, data.train.layer_weight[:256])
+
+
+def test_drawn_rows_of_a_level_without_weight_do_not_tie_label_and_site_again(tmp_path):
+    """Drawn rows under the weights of their losses are, on average, the weights themselves."""
+    frame, labels = without_overlap(), {"label": ["dx", "sex"]}
+    exact = fold_data(open_problem(config(tmp_path, "one", frame, data=labels)), 0).train
+    drawn = fold_data(
+        open_problem(config(tmp_path, "two", frame, data=labels, training={"balance_by": "sample"})), 0
+    ).train
+    assert drawn.draw.sum() == pytest.approx(1)
+    expected = torch.from_numpy(drawn.draw)[:, None] * drawn.weight.double() * len(drawn.rows)
+    torch.testing.assert_close(expected, exact.weight.double(), atol=1e-5, rtol=1e-4)
+    assert torch.equal(drawn.layer_weight, torch.ones(len(drawn.rows)))
+
+
+def test_combat_takes_rows_that_are_drawn_by_weight_and_refuses_weights(tmp_path):
+    with pytest.raises(OptionError, match=r"training\.balance_by must be sample for method 'combat'"):
+        open_problem(config(tmp_path, method={"name": "combat"}))
+    chosen = config(tmp_path, method={"name": "combat"}, training={"balance_by": "sample", "epochs": 1})
+    data = fold_data(open_problem(chosen), 0)
+    shown = [batch.target for batch in data.training()]
+    assert all(batch.row_weight is None for batch in data.training())
+    site = np.concatenate([batch.table["site"] for batch in data.training()])
+    case = torch.cat(shown)[:, 0].numpy() > 0
+    assert abs(case[site == "A"].mean() - case[site == "B"].mean()) < 0.25  # 0.6 in the table
+    assert len(tiny.fit(chosen)["folds"]) == 2

@@ -327,7 +327,7 @@ def test_the_loss_at_chance_is_that_of_the_training_rows_prevalence():
 LAYERS = ["mdn", "pmdn", "rmdn", "pmdn-alternating", "pmdn-joint"]
 
 
-@pytest.mark.parametrize("name", ["none", "covariate", "input-residualize", "adversarial", *LAYERS])
+@pytest.mark.parametrize("name", ["none", "batchnorm", "covariate", "input-residualize", "adversarial", *LAYERS])
 def test_rows_without_weight_teach_nothing_anywhere(name):
     """Not the loss, not the coefficients, not what is fitted beforehand, not the best epoch, not the refit."""
     _, samples = everyone()

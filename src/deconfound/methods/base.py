@@ -33,9 +33,11 @@ class TrainingBatch:
         target: What the criterion compares the logits with.
         controls: One boolean per row, True for the rows that a method may restrict itself to; None if not given.
         table: The rows' table columns as they were read, for methods that need them raw; None inside a training step.
-        weight: How much each row counts, `(n,)`, or each row's label, `(n, labels)`; the mean over all training rows is
-            1. None where every row counts the same.
+        weight: How much each row counts in the loss, `(n,)`, or each row's label, `(n, labels)`; the mean over all
+            training rows is 1. None where every row counts the same.
         stratum: The number of each row's stratum (its site, say), `(n,)`, for a `StratumCriterion`.
+        layer_weight: How much each row counts in layers and refit, `(n,)`: `Balance.row_weight`. None takes the mean of
+            `weight` over the labels.
     """
 
     x: Tensor
@@ -45,11 +47,14 @@ class TrainingBatch:
     table: Mapping[str, Any] | None = None
     weight: Tensor | None = None
     stratum: Tensor | None = None
+    layer_weight: Tensor | None = None
 
     @property
     def row_weight(self) -> Tensor | None:
-        """One weight per row: the mean over the labels where each label has its own."""
-        return None if self.weight is None else row_weight(self.weight)
+        """One weight per row, for all that is fitted beside the loss."""
+        if self.layer_weight is not None or self.weight is None:
+            return self.layer_weight
+        return row_weight(self.weight)
 
     def controls_only(self) -> Tensor:
         """Which rows are controls, or an error that says what is missing."""
@@ -176,14 +181,15 @@ class Method(nn.Module, ABC):
 
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
     `self.model`, learns what it must know beforehand in `fit`, and declares its `name`, a `summary`, whether its
-    eval output depends on the confounds (`reads_confounds`) and how many samples a training batch must have
-    (`smallest_batch`).
+    eval output depends on the confounds (`reads_confounds`), how many samples a training batch must have
+    (`smallest_batch`), and whether all that it fits can be fitted under weights of the rows (`takes_weights`).
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     reads_confounds: ClassVar[bool]
     smallest_batch: ClassVar[int] = 1
+    takes_weights: ClassVar[bool] = True
     model: nn.Module
 
     @classmethod

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.design import Design
-from deconfound.errors import DeconfoundError, ShapeError, TableError
+from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
 from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.confounds import Confound, read_confounds, site_of, which_level
@@ -23,6 +23,7 @@ class ComBatMethod(Method):
     keep as covariates. What it does to a row is affine in the row and its covariates, so the fitted `a_s`, `b_s` and
     `γ_s` of each site are all that is kept. The site's effect goes, those of the other confounds stay. Labels are
     unknown at inference: their part of the covariates is left at the training rows' mean, in training as well.
+    combatlearn takes no weights, so rows with weights are refused; rows that are drawn by weight are not.
 
     Args:
         network: Any module that takes features `(n, d)`.
@@ -35,6 +36,7 @@ class ComBatMethod(Method):
     name: ClassVar[str] = "combat"
     summary: ClassVar[str] = "the features of a table harmonised over sites by ComBat"
     reads_confounds: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = False
 
     codes: Tensor
     scale: Tensor
@@ -102,6 +104,11 @@ def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
     """All training rows, `(n, d)` and `(n, p)`: ComBat fits them at once."""
     inputs, metadata = [], []
     for batch in setting.training():
+        if batch.row_weight is not None:
+            raise OptionError(
+                "rows of method 'combat' must come without weights, for combatlearn takes none; got weights. Draw rows "
+                "by weight instead (training.balance_by: sample), or leave balance out."
+            )
         rows = batch.controls_only() if controls_only else slice(None)
         inputs.append(batch.x[rows].cpu())
         metadata.append(as_tensor(batch.metadata, setting.design, len(batch.x))[rows].cpu())

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from deconfound.design.propensity import fit_logistic
 from deconfound.errors import OptionError
-from deconfound.methods.base import Batches, Method, Setting, TrainingBatch, require, spread_weight
+from deconfound.methods.base import Batches, Method, Setting, TrainingBatch, require, row_weight, spread_weight
 from deconfound.surgery import collect, last_linear
 
 
@@ -85,7 +85,9 @@ def refit_last_layer(
     target = torch.cat(targets)
     given = [weight for weight in weights if weight is not None]
     weight = torch.cat(given) if len(given) == len(weights) else overlap_weights(torch.cat(metadata), target)
-    mean, sd = features.mean(0), features.std(0)
+    share = row_weight(weight).to(features)[:, None]
+    mean = (share * features).sum(0) / share.sum()
+    sd = ((share * (features - mean).square()).sum(0) / share.sum()).sqrt()
     sd = torch.where(sd > 1e-9, sd, torch.ones_like(sd))
     coefficients, bias = _minimise((features - mean) / sd, target, weight, ridge, layer.out_features)
     coefficients = coefficients / sd[:, None]

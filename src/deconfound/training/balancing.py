@@ -24,14 +24,14 @@ class FoldBalance:
 
     Attributes:
         train: The balance of the training rows, from these alone.
-        validation: The weights of the validation rows `(n, labels)`, from training and validation rows together: they
-            are too few to be balanced by themselves.
+        validation: The weights of the validation rows, `(n, labels)` and by row `(n,)`, from training and validation
+            rows together: they are too few to be balanced by themselves.
         prior_shift: What is added to the logits `(outputs,)` so that they answer at the prevalence of the training
             rows; weights let the network train at another one.
     """
 
     train: Balance
-    validation: NDArray[np.float64]
+    validation: tuple[NDArray[np.float64], NDArray[np.float64]]
     prior_shift: NDArray[np.float64]
 
 
@@ -39,7 +39,8 @@ def balance_fold(problem: Problem, fold: Fold, kind: Literal["overlap", "inverse
     """Weigh the training and validation rows of a fold; test rows are not looked at."""
     both = np.concatenate([fold.train, fold.validation])
     train, joint = _balance(problem, fold.train, kind), _balance(problem, both, kind)
-    return FoldBalance(train, joint.weights[len(fold.train) :], _prior_shift(problem, fold.train, train.weights))
+    held = joint.weights[len(fold.train) :], joint.row_weight[len(fold.train) :]
+    return FoldBalance(train, held, _prior_shift(problem, fold.train, train.weights))
 
 
 def _balance(problem: Problem, rows: RowNumbers, kind: Literal["overlap", "inverse", "entropy"]) -> Balance:

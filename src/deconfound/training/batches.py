@@ -16,6 +16,8 @@ from deconfound.training.fold_data import FoldData, Part
 from deconfound.training.step import in_batches, number_of_batches, shuffled
 
 Batch = dict[str, Tensor]
+# What a batch holds where the fold has it.
+OPTIONAL = ("controls", "weight", "stratum", "layer_weight")
 
 
 class Rows(Dataset[Batch]):
@@ -36,7 +38,7 @@ class Rows(Dataset[Batch]):
             "label": self.part.target[at],
             "metadata": self.part.metadata[at],
         }
-        more = {"controls": self.part.controls, "weight": self.part.weight, "stratum": self.part.stratum}
+        more = {name: getattr(self.part, name) for name in OPTIONAL}
         return batch | {name: values[at] for name, values in more.items() if values is not None}
 
 
@@ -91,8 +93,7 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
 def training_batch(batch: Batch) -> TrainingBatch:
     """A batch as a method reads it."""
     x = batch["x"] if "x" in batch else batch["image"]
-    controls, weight, stratum = (batch.get(name) for name in ("controls", "weight", "stratum"))
-    return TrainingBatch(x, batch["metadata"], batch["label"], controls, weight=weight, stratum=stratum)
+    return TrainingBatch(x, batch["metadata"], batch["label"], **{name: batch.get(name) for name in OPTIONAL})
 
 
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:

@@ -126,6 +126,11 @@ def _method_faults(config: Config, name: str) -> list[str]:
     ]
     if options.get("controls_only") is True and not config.data.controls:
         faults.append(f"data.controls must be given with option 'controls_only' of method {name!r}; got none.")
+    weighted = config.training.balance != "none" and config.training.balance_by == "weight"
+    if name == config.method.name and weighted and not kind.takes_weights:
+        faults.append(
+            f"training.balance_by must be sample for method {name!r}, which cannot be fitted under weights; got weight."
+        )
     size = config.training.batch_size
     if name == config.method.name and size < kind.smallest_batch:
         faults.append(f"training.batch_size must be at least {kind.smallest_batch} for method {name!r}; got {size}.")

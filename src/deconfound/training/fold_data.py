@@ -16,6 +16,7 @@ from deconfound.methods import TrainingBatch
 from deconfound.training.problem import Problem
 from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, RowNumbers, stratum_codes
+from deconfound.training.step import drawn_weights, seed_for, shuffled
 from deconfound.training.tasks import targets
 
 AT_ONCE = 256
@@ -30,7 +31,8 @@ class Part:
         metadata: `(n, p)`; of the test rows the labels are NaN.
         target: What the criterion reads.
         controls: One boolean per row, or None.
-        weight: How much a row counts, `(n, labels)`, or None.
+        weight: How much a row counts in the loss, `(n, labels)`, or None.
+        layer_weight: How much it counts in layers and refit, `(n,)`, or None.
         stratum: The number of each row's stratum, for the loss within strata.
         draw: The probability by which each row is drawn in an epoch; None takes every row once.
     """
@@ -40,6 +42,7 @@ class Part:
     target: Tensor
     controls: Tensor | None
     weight: Tensor | None = None
+    layer_weight: Tensor | None = None
     stratum: Tensor | None = None
     draw: NDArray[np.float64] | None = None
 
@@ -64,13 +67,17 @@ class FoldData:
         return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
 
     def training(self) -> Iterator[TrainingBatch]:
-        """The training rows once, in order, with their table."""
-        for start in range(0, len(self.train.rows), AT_ONCE):
-            part = slice(start, start + AT_ONCE)
-            rows = self.train.rows[part]
-            controls, weight = (None if v is None else v[part] for v in (self.train.controls, self.train.weight))
-            target, table = self.train.target[part], self.problem.table_at(rows)
-            yield TrainingBatch(self.samples(rows), self.train.metadata[part], target, controls, table, weight)
+        """The training rows once, with their table; where rows are drawn by weight, as many rows drawn so."""
+        order = np.arange(len(self.train.rows))
+        if self.train.draw is not None:
+            order = np.sort(shuffled(len(order), seed_for(self.fold.name, "fit"), 0, self.train.draw))
+        for start in range(0, len(order), AT_ONCE):
+            at = torch.from_numpy(order[start : start + AT_ONCE])
+            rows = self.train.rows[at.numpy()]
+            each = {name: getattr(self.train, name) for name in ("controls", "weight", "layer_weight")}
+            more = {name: values[at] for name, values in each.items() if values is not None}
+            target, table = self.train.target[at], self.problem.table_at(rows)
+            yield TrainingBatch(self.samples(rows), self.train.metadata[at], target, table=table, **more)
 
 
 def fold_data(problem: Problem, number: int) -> FoldData:
@@ -83,19 +90,22 @@ def fold_data(problem: Problem, number: int) -> FoldData:
 
     weights, drawn = problem.balance(number), problem.config.training.balance_by == "sample"
 
-    def part(rows: RowNumbers, labels: bool, weight: NDArray[Any] | None = None) -> Part:
+    def part(rows: RowNumbers, labels: bool, *weights: NDArray[Any] | None) -> Part:
         metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
         target = targets(problem.task, problem.codes[rows], mean, scale)
-        count = None if weight is None else torch.from_numpy(weight.astype(np.float32))
-        return Part(rows, metadata, target, _controls(problem, rows), count, _stratum(problem, rows))
+        counts = (None if each is None else torch.from_numpy(each.astype(np.float32)) for each in weights)
+        stratum = _stratum(problem, rows)
+        return Part(rows, metadata, target, _controls(problem, rows), *counts, stratum=stratum)
 
     if weights is None:
         train, validation = part(fold.train, True), part(fold.validation, True)
         shift = np.zeros(problem.task.outputs)
     else:
-        train = part(fold.train, True, None if drawn else weights.train.weights)
-        validation, shift = part(fold.validation, True, weights.validation), weights.prior_shift
-        train = replace(train, draw=weights.train.row_weight / weights.train.row_weight.sum() if drawn else None)
+        own, by_row = weights.train.weights, weights.train.row_weight
+        draw, rest = drawn_weights(own, by_row) if drawn else (None, own)
+        in_layers = by_row if draw is None else None if rest is None else np.ones(len(own))
+        train = replace(part(fold.train, True, rest, in_layers), draw=draw)
+        validation, shift = part(fold.validation, True, *weights.validation), weights.prior_shift
     parts = train, validation, part(fold.test, False)
     return FoldData(problem, fold, design, _scaler(problem, fold), mean, scale, shift, *parts)
 

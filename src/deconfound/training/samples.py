@@ -14,6 +14,9 @@ from deconfound.methods import Method, TrainingBatch
 from deconfound.networks import hidden_features
 from deconfound.training.step import number_of_batches
 
+# What has one value per sample beside the inputs.
+ROWWISE = ("metadata", "target", "controls", "weight", "stratum", "layer_weight")
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -26,6 +29,8 @@ class Samples:
         controls: One boolean per row, for methods that learn from controls alone.
         weight: How much a row counts, `(n,)`, or each of its labels, `(n, labels)`; any scale.
         stratum: The number of each row's stratum, for a loss that compares rows within strata.
+        layer_weight: How much a row counts in layers and refit, `(n,)`, as `Balance.row_weight`; the mean of `weight`
+            over the labels if None.
         rows: Which rows of the tensors these are; None for all. The tensors themselves are shared, not copied.
         read: Makes the network's input of `x[rows]`, such as a type in which it computes.
     """
@@ -36,17 +41,19 @@ class Samples:
     controls: Tensor | None = None
     weight: Tensor | None = None
     stratum: Tensor | None = None
+    layer_weight: Tensor | None = None
     rows: Tensor | None = field(default=None, kw_only=True)
     read: Callable[[Tensor], Tensor] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("metadata", "target", "controls", "weight", "stratum"):
+        for name in ROWWISE:
             value = getattr(self, name)
             if value is not None and len(value) != len(self.x):
                 raise ShapeError(f"{name} must have one row per sample; got {len(value)} for {len(self.x)} samples.")
-        weight = self.weight
-        if weight is not None and not bool((torch.isfinite(weight) & (weight >= 0)).all() & (weight.sum() > 0)):
-            raise OptionError("weight must be finite, not negative, and not 0 in all rows; got one that is not.")
+        for name in ("weight", "layer_weight"):
+            weight = getattr(self, name)
+            if weight is not None and not bool((torch.isfinite(weight) & (weight >= 0)).all() & (weight.sum() > 0)):
+                raise OptionError(f"{name} must be finite, not negative, and not 0 in all rows; got one that is not.")
 
     def __len__(self) -> int:
         return len(self.x if self.rows is None else self.rows)
@@ -60,12 +67,8 @@ class Samples:
         at = rows if self.rows is None else self.rows[rows]
         x = self.x[at] if self.read is None else self.read(self.x[at])
         none = torch.empty(len(at), 0, device=x.device)
-        metadata, target, controls, weight, stratum = (
-            None if value is None else value[at]
-            for value in (self.metadata, self.target, self.controls, self.weight, self.stratum)
-        )
-        metadata, target = (none if value is None else value for value in (metadata, target))
-        return TrainingBatch(x, metadata, target, controls, weight=weight, stratum=stratum)
+        given = {name: value[at] for name in ROWWISE if (value := getattr(self, name)) is not None}
+        return TrainingBatch(x, **{"metadata": none, "target": none, **given})
 
     def batches(self, size: int) -> Iterator[TrainingBatch]:
         """All of these rows in order, in batches of nearly equal size."""
@@ -76,9 +79,8 @@ class Samples:
 
     def with_mean_weight_one(self) -> Samples:
         """The same with weights whose mean over these rows is 1, for each label that has its own."""
-        if self.weight is None:
-            return self
-        return replace(self, weight=self.weight / self.own(self.weight).mean(0))
+        weights = {"weight": self.weight, "layer_weight": self.layer_weight}
+        return replace(self, **{name: w / self.own(w).mean(0) for name, w in weights.items() if w is not None})
 
     def own(self, values: Tensor) -> Tensor:
         """The values of these rows, in their order."""

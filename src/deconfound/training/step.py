@@ -46,6 +46,30 @@ def shuffled(rows: int, seed: int, epoch: int, draw: NDArray[np.float64] | None 
     return random.permutation(rows) if draw is None else random.choice(rows, rows, p=draw)
 
 
+def drawn_weights(
+    weight: NDArray[np.float64], row_weight: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """The probabilities by which rows are drawn, and what their losses are still to be weighted by.
+
+    Rows are drawn by the weight that layers use. Where that is not the weight of a label (several labels, or levels
+    that teach layers alone), the loss is weighted by the quotient, of mean 1 among the rows that are drawn.
+
+    Args:
+        weight: `(n, labels)`, or `(n,)`.
+        row_weight: `(n,)`.
+
+    Example:
+        >>> draw, rest = drawn_weights(np.array([[2.0], [1.0], [0.0]]), np.array([2.0, 1.0, 1.0]))
+        >>> draw.tolist(), (rest[:, 0] / rest[0, 0]).tolist()
+        ([0.5, 0.25, 0.25], [1.0, 1.0, 0.0])
+    """
+    draw = row_weight / row_weight.sum()
+    rows = row_weight.reshape(-1, *[1] * (weight.ndim - 1))
+    rest = np.divide(weight, rows, out=np.zeros_like(weight), where=rows > 0)
+    rest = rest / (draw @ rest)
+    return draw, None if np.allclose(rest[row_weight > 0], 1.0) else rest
+
+
 def number_of_batches(rows: int, batch_size: int) -> int:
     """Into how many batches of nearly equal size, none larger than asked for, rows are divided."""
     return max(1, -(-rows // batch_size))
