@@ -1,5 +1,7 @@
 """W-scores take the location and the scale of controls out of scores, and nothing of the label."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,13 @@ def test_what_cannot_be_standardised_is_refused():
         norm([1.0, 2.0], table)
     constant = WScores.fit(np.ones(100), table, ["age"])
     assert np.abs(constant(np.ones(100), table)).max() < 1e-6
+
+
+def test_at_average_confounds_scores_keep_their_units_and_the_order_of_w_scores():
+    scores, table, case = people(2000, 0)
+    norm = WScores.fit(scores, table, ["age", "site"], ~case)
+    found, w = norm.at_average(scores, table), norm(scores, table)
+    assert np.array_equal(np.argsort(found), np.argsort(w))
+    assert found[~case].mean() == pytest.approx(scores[~case].mean(), rel=0.02)
+    again = WScores.from_dict(json.loads(json.dumps(norm.to_dict())))
+    assert np.array_equal(again.at_average(scores, table), found)

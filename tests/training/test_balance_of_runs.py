@@ -7,6 +7,7 @@ import torch
 
 from deconfound.design.balance import balance
 from deconfound.errors import OptionError, TableError
+from deconfound.methods import WScores
 from deconfound.training import predict
 from deconfound.training.batches import loader, training_batch
 from deconfound.training.fold_data import fold_data
@@ -188,3 +189,44 @@ def test_combat_takes_rows_that_are_drawn_by_weight_and_refuses_weights(tmp_path
     case = torch.cat(shown)[:, 0].numpy() > 0
     assert abs(case[site == "A"].mean() - case[site == "B"].mean()) < 0.25  # 0.6 in the table
     assert len(tiny.fit(chosen)["folds"]) == 2
+
+
+def test_w_scores_of_a_run_are_those_of_its_validation_controls_and_predict_gives_them_too(tmp_path):
+    frame = tied(600)
+    frame["f2"] += 3 * (frame["site"] == "B")
+    training = {"balance": "none", "epochs": 8, "lr": 0.05, "batch_size": 100}
+    plain = tiny.fit(config(tmp_path, "plain", frame, method={"name": "none"}, training=training))
+    chosen = config(tmp_path, "run", frame, method={"name": "none"}, training={**training, "w_scores": True})
+    results = tiny.fit(chosen)
+    problem = open_problem(chosen)
+    data = fold_data(problem, 0)
+    said = [pd.read_csv(tmp_path / name / "fold-0" / "predictions.csv", dtype={"id": str}) for name in ("plain", "run")]
+    held = tiny.write(tmp_path, frame.iloc[data.validation.rows], "held.csv")
+    scores = predict(tmp_path / "plain", held, fold=0).scores[:, 0].logit().numpy()
+    controls = frame.iloc[data.validation.rows]["dx"].to_numpy() == "control"
+    norm = WScores.fit(scores, {"site": frame.iloc[data.validation.rows]["site"]}, ["site"], controls)
+    table = {"site": said[0]["site"].to_numpy()}
+    expected = norm.at_average(said[0]["logit_dx"].to_numpy(), table)
+    assert np.allclose(said[1]["logit_dx"], expected, atol=1e-4)
+    w = norm(said[0]["logit_dx"].to_numpy(), table)
+    assert np.allclose(np.argsort(w), np.argsort(said[1]["logit_dx"].to_numpy()))
+    gaps = []
+    for each in said:
+        by_site = each[each["dx"] == "control"].groupby("site")["logit_dx"].mean()
+        gaps.append(by_site["B"] - by_site["A"])
+    assert gaps[0] > 0.5  # the control: the plain network scores site B higher
+    assert abs(gaps[1]) < gaps[0] / 2
+    new = tiny.write(tmp_path, frame.iloc[said[1]["row"]].drop(columns="dx"), "new.csv")
+    assert np.allclose(predict(tmp_path / "run", new, fold=0).scores[:, 0], said[1]["score_dx"], atol=1e-6)
+    assert results["folds"][0]["unknown_to_w_scores"] == []
+    assert plain["folds"][0]["unknown_to_w_scores"] is None
+    with pytest.raises(TableError, match="site"):
+        predict(tmp_path / "run", tiny.write(tmp_path, frame.drop(columns=["dx", "site"]), "bare.csv"))
+
+
+def test_w_scores_that_cannot_be_are_refused_before_training(tmp_path):
+    training = {"balance": "none", "w_scores": True}
+    with pytest.raises(OptionError, match=r"fold 0: controls must be more than twice the 2 coefficients"):
+        open_problem(config(tmp_path, frame=tied(30), training=training))
+    with pytest.raises(OptionError, match=r"training\.w_scores must be false for a numeric label"):
+        open_problem(config(tmp_path, data={"label": "age"}, training=training))

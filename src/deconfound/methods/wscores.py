@@ -98,6 +98,29 @@ class WScores:
         found = (values - columns @ self.location) / np.maximum(columns @ self.scale, self.floor)
         return found.reshape(np.shape(scores))
 
+    def at_average(self, scores: Any, table: Table) -> Array:
+        """W-scores in the units of the scores: what each row would score with the average confounds of the controls.
+
+        Of logits it makes logits again, of the same order as the W-scores.
+
+        Args:
+            scores: Of the same model.
+            table: Their confounds.
+        """
+        found = _columns(self(scores, table)) * np.maximum(self.scale[0], self.floor) + self.location[0]
+        return found.reshape(np.shape(scores))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        numbers = {name: getattr(self, name).tolist() for name in ("location", "scale", "floor")}
+        return {"design": self.design.to_dict(), **numbers}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave."""
+        numbers = (np.array(data[name], dtype=np.float64) for name in ("location", "scale", "floor"))
+        return cls(Design.from_dict(data["design"]), *numbers)
+
 
 def _columns(scores: Any) -> Array:
     values = np.asarray(scores, dtype=np.float64)

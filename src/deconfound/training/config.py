@@ -144,6 +144,8 @@ class TrainingOptions(Section):
     """Weights of the training rows under which labels and confounds are independent; see docs/guides/balance.md."""
     balance_by: Literal["weight", "sample"] = "weight"
     """Whether a row's loss is weighted, or rows are drawn by their weight."""
+    w_scores: bool = False
+    """Whether outputs are standardised by held-out controls with the same confounds; see docs/guides/balance.md."""
     focal_gamma: Annotated[Number, Field(ge=0)] = 2.0
     """How far the focal loss turns away from easy samples; 0 is plain cross-entropy."""
     epochs: AtLeastOne = 100

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from deconfound.data import csv_text, only_one, sweep
 from deconfound.design.table import is_missing
+from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.networks import build_network, hidden_features
@@ -29,6 +30,7 @@ from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIO
 from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, seed_for
 from deconfound.training.tasks import has_score, performance, prediction_table
+from deconfound.training.w_scores import fit_w_scores, standardised
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
@@ -88,9 +90,12 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
     with threads(config.training.threads):
         data, method, kept = _fitted(problem, folder.number, folder.path, on_epoch)
         said = outputs_of(method, data, data.test, config)
-    logits = said.logits + torch.from_numpy(data.prior_shift)
-    if problem.task.kind == "regression":
-        logits = logits * torch.from_numpy(data.target_scale) + torch.from_numpy(data.target_mean)
+        held = outputs_of(method, data, data.validation, config).logits if config.training.w_scores else None
+    logits, norm, assumed = data.in_units(said.logits), None, None
+    if held is not None:
+        norm = fit_w_scores(problem, data.validation.rows, data.in_units(held).numpy())
+        tested = problem.table_at(data.test.rows, labels=False)
+        logits, assumed = standardised(norm, logits, tested), [str(value) for value in norm.design.assumed(tested)]
     codes = problem.codes[data.test.rows]
     run.check_data(current_fingerprint(problem))
     result = {
@@ -99,6 +104,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "rows": {"train": len(data.train.rows), "validation": len(data.validation.rows), "test": len(data.test.rows)},
         "note": data.fold.note,
         "balance": None if (weights := problem.balance(folder.number)) is None else weights.train.to_dict(),
+        "unknown_to_w_scores": assumed,
         "rows_without_score": int((~has_score(logits)).sum()),
         "test_rows": seed_for(data.test.rows.tolist()),
         "epochs": len(kept["history"]),
@@ -108,13 +114,18 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "metrics": {key: _or_none(value) for key, value in performance(problem.task, logits, codes).items()},
         "seconds": round(time.monotonic() - start, 3),
     }
-    written = folder.write(_files(data, method, kept, logits, said.features), result)
+    written = folder.write(_files(data, method, kept, logits, said.features, norm), result)
     (folder.path / LAST).unlink(missing_ok=True)
     return written
 
 
 def _files(
-    data: FoldData, method: Method, kept: dict[str, Any], logits: Tensor, features: Tensor | None
+    data: FoldData,
+    method: Method,
+    kept: dict[str, Any],
+    logits: Tensor,
+    features: Tensor | None,
+    norm: WScores | None,
 ) -> dict[str, bytes]:
     """The content of every file of a finished fold but its result."""
     scaling = {
@@ -122,6 +133,7 @@ def _files(
         "target_mean": data.target_mean.tolist(),
         "target_scale": data.target_scale.tolist(),
         "prior_shift": data.prior_shift.tolist(),
+        "w_scores": None if norm is None else norm.to_dict(),
     }
     saved = io.BytesIO()
     torch.save(method.cpu().state_dict(), saved)

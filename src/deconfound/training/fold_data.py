@@ -18,6 +18,7 @@ from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, RowNumbers, stratum_codes
 from deconfound.training.step import drawn_weights, seed_for, shuffled
 from deconfound.training.tasks import targets
+from deconfound.training.w_scores import controls_at
 
 AT_ONCE = 256
 
@@ -65,6 +66,13 @@ class FoldData:
     def samples(self, rows: RowNumbers) -> Tensor:
         """Standardised samples of these rows."""
         return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
+
+    def in_units(self, logits: Tensor) -> Tensor:
+        """A network's outputs at the prevalence, or in the units, of the training rows."""
+        shifted = logits + torch.from_numpy(self.prior_shift)
+        if self.problem.task.kind != "regression":
+            return shifted
+        return shifted * torch.from_numpy(self.target_scale) + torch.from_numpy(self.target_mean)
 
     def training(self) -> Iterator[TrainingBatch]:
         """The training rows once, with their table; where rows are drawn by weight, as many rows drawn so."""
@@ -127,10 +135,4 @@ def _stratum(problem: Problem, rows: RowNumbers) -> Tensor | None:
 
 
 def _controls(problem: Problem, rows: RowNumbers) -> Tensor | None:
-    wanted = problem.config.data.controls
-    if not wanted:
-        return None
-    found = np.ones(len(rows), dtype=bool)
-    for name, level in wanted.items():
-        found &= np.array([str(value) == str(level) for value in np.asarray(problem.source.table[name])[rows].tolist()])
-    return torch.from_numpy(found)
+    return torch.from_numpy(controls_at(problem, rows)) if problem.config.data.controls else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from torch import Tensor
 from deconfound.data import Source, check_finite, csv_text, write_text
 from deconfound.design import Assumed, Design
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
+from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
 from deconfound.networks import NETWORKS, build_network
@@ -30,6 +32,7 @@ from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, 
 from deconfound.training.scaling import Scaler
 from deconfound.training.sources import open_source, reads_scans
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
+from deconfound.training.w_scores import standardised
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
@@ -126,7 +129,7 @@ def predict(
     for done, each in enumerate(folds):
         design = Design.from_dict(_json(each, "design.json"))
         scores.append(_fold_scores(config, each, design, source, task))
-        if method_named(config.method.name).reads_confounds:
+        if method_named(config.method.name).reads_confounds or config.training.w_scores:
             for value in design.assumed(source.table):
                 unknown.setdefault(value, []).append(each.number)
         if progress is not None:
@@ -208,7 +211,10 @@ def _fold_scores(config: Config, fold: FoldFolder, design: Design, source: Sourc
     scaling = _json(fold, "scaling.json")
     scaler = Scaler.from_dict(scaling["inputs"])
     method = restored(config, fold, design, tuple(source.shape), task).eval()
-    metadata = _encoded(design, source) if type(method).reads_confounds else None
+    metadata = None
+    if type(method).reads_confounds:
+        with _worded():
+            metadata = torch.from_numpy(design.encode(source.table))
     logits = []
     with torch.inference_mode():
         for start in range(0, len(source), AT_ONCE):
@@ -219,12 +225,18 @@ def _fold_scores(config: Config, fold: FoldFolder, design: Design, source: Sourc
     whole = torch.cat(logits) + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
     if task.kind == "regression":
         whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
+    if scaling["w_scores"] is not None:
+        norm = WScores.from_dict(scaling["w_scores"])
+        with _worded():
+            whole = standardised(norm, whole, source.table)
     return scores_of(task, whole)
 
 
-def _encoded(design: Design, source: Source) -> Tensor:
+@contextmanager
+def _worded() -> Iterator[None]:
+    """Faults of a table in the words of a config."""
     try:
-        return torch.from_numpy(design.encode(source.table))
+        yield
     except TableError as error:
         raise TableError(error.worded("train with design.{option}: mean")) from error
 

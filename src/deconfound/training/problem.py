@@ -21,6 +21,7 @@ from deconfound.training.losses import criterion
 from deconfound.training.splits import Fold, RowNumbers, folds_by_level, kfold, person_codes, stratum_codes
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms
+from deconfound.training.w_scores import w_score_faults
 
 if TYPE_CHECKING:
     from deconfound.training.config import Config
@@ -135,6 +136,8 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
     problem = Problem(config, source, task, codes, _divided(config, source, task, codes))
     if check:
         faults = [fault for fold in problem.folds for fault in class_faults(task, codes, fold)]
+        if config.training.w_scores and not faults:
+            faults += [fault for fold in problem.folds for fault in w_score_faults(problem, fold)]
         if faults:
             raise OptionError(listed_faults("the config", faults))
         for number in range(len(problem.folds)):

@@ -1,0 +1,77 @@
+"""W-scores of a run: outputs standardised by the validation rows' controls with the same confounds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.errors import DeconfoundError, DeconfoundWarning
+from deconfound.methods import WScores
+from deconfound.training.splits import Fold, RowNumbers
+
+if TYPE_CHECKING:
+    from deconfound.training.problem import Problem
+
+
+def controls_at(problem: Problem, rows: RowNumbers) -> NDArray[np.bool_]:
+    """Which rows are controls: those that `data.controls` names, or else those without any of the labels."""
+    wanted = problem.config.data.controls
+    if not wanted:
+        return np.asarray((problem.codes[rows] == 0).all(1))
+    columns = {name: np.asarray(problem.source.table[name])[rows].tolist() for name in wanted}
+    same = [[str(value) == str(wanted[name]) for value in values] for name, values in columns.items()]
+    return np.array(same, dtype=bool).all(0)
+
+
+def fit_w_scores(problem: Problem, rows: RowNumbers, logits: NDArray[np.float64]) -> WScores:
+    """Location and scale of the controls among some rows, which must not be training rows; unseen levels are the mean.
+
+    Args:
+        problem: The run.
+        rows: The validation rows of a fold.
+        logits: What its model says about them, `(n, outputs)`.
+    """
+    known = np.isfinite(logits).all(1)
+    rows, logits = rows[known], logits[known]
+    config, table = problem.config, problem.table_at(rows, labels=False)
+    types: dict[str, Any] = {name: kind for name, kind in config.data.types.items() if name in table}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)  # the design of the fold warns of the same
+        return WScores.fit(
+            logits,
+            table,
+            problem.terms[0],
+            controls_at(problem, rows),
+            types=types,
+            missing=config.design.missing,
+            unseen="mean",
+        )
+
+
+def standardised(norm: WScores, logits: Tensor, table: Mapping[str, Any]) -> Tensor:
+    """Logits as at the average confounds of the controls; a row that is not finite stays so."""
+    known = logits.isfinite().all(1).numpy()
+    found = logits.clone()
+    rows = {name: np.asarray(values)[known] for name, values in table.items()}
+    if known.any():
+        found[torch.from_numpy(known)] = torch.from_numpy(norm.at_average(logits.numpy()[known], rows))
+    return found
+
+
+def w_score_faults(problem: Problem, fold: Fold) -> list[str]:
+    """Why the validation rows of a fold could not standardise outputs."""
+    if problem.task.kind == "regression":
+        return ["training.w_scores must be false for a numeric label, which has no controls; got true."]
+    if problem.task.kind == "multiclass" and not problem.config.data.controls:
+        return ["data.controls must be given with training.w_scores and more than two classes; got none."]
+    try:
+        fit_w_scores(problem, fold.validation, np.zeros((len(fold.validation), 1)))
+    except DeconfoundError as fault:
+        return [f"training.w_scores, fold {fold.name}: {fault}"]
+    return []
