@@ -9,10 +9,11 @@ import torch
 from deconfound.design import Interaction, Polynomial, Spline
 from deconfound.design.terms import Linear
 from deconfound.errors import OptionError, TableError
-from deconfound.training.config import reference, sections
+from deconfound.training.config import sections
 from deconfound.training.config_file import read_config
 from deconfound.training.jobs import open_runs
 from deconfound.training.problem import open_problem
+from deconfound.training.template import reference
 from deconfound.training.terms import read_terms
 from tests.training import tiny
 

@@ -13,8 +13,12 @@ from torch import nn
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
+from deconfound.networks.convolutional import ConvNet
 from deconfound.networks.mlp import MLP
+from deconfound.networks.packages import build_from_package, from_package, package_faults
+from deconfound.networks.pretrained import freeze, load_weights
 from deconfound.networks.resnet3d import ResNet3D
+from deconfound.networks.resnet18 import ResNet18
 from deconfound.networks.synthetic import SyntheticCNN
 from deconfound.networks.user_modules import imported
 from deconfound.surgery import Collector, collect, last_linear, normalize
@@ -34,7 +38,26 @@ def _synthetic(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return SyntheticCNN()
 
 
-def _resnet(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
+def _cnn(dims: int) -> Callable[..., nn.Module]:
+    def make(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
+        _check_axes(f"cnn{dims}d", shape, dims + 1)
+        return ConvNet(dims, shape[0], outputs, **options)
+
+    return make
+
+
+def _resnet18(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
+    _check_axes("resnet18", shape, 3)
+    return ResNet18(shape[0], outputs, **options)
+
+
+def _check_axes(name: str, shape: tuple[int, ...], axes: int) -> None:
+    if len(shape) != axes:
+        wanted = ", ".join(("channels", "height", "width")[:axes] if axes == 3 else ("channels", "length"))
+        raise OptionError(f"{name!r} must have samples of shape ({wanted}); got {shape}.")
+
+
+def _resnet3d(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
     if len(shape) != 4 or len({*shape[1:]}) != 1 or shape[1] % 16:
         raise OptionError(
             f"'resnet3d' must have images of shape (channels, e, e, e) with e a multiple of 16; got {shape}. Resample "
@@ -43,15 +66,21 @@ def _resnet(shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
     return ResNet3D(size=shape[1], outputs=outputs, channels=shape[0], **options)
 
 
+# For each name what builds it for a shape, and the class whose arguments are its options.
 NETWORKS: dict[str, tuple[Callable[..., nn.Module], Callable[..., nn.Module]]] = {
     "mlp": (_mlp, MLP),
+    "cnn1d": (_cnn(1), ConvNet),
+    "cnn2d": (_cnn(2), ConvNet),
+    "resnet18": (_resnet18, ResNet18),
+    "resnet3d": (_resnet3d, ResNet3D),
     "synthetic_cnn": (_synthetic, SyntheticCNN),
-    "resnet3d": (_resnet, ResNet3D),
 }
 
 
 def network_faults(name: str, options: dict[str, Any]) -> list[str]:
     """What is wrong with `network.name` and `network.options`, without building anything."""
+    if from_package(name):
+        return package_faults(name)
     if ":" in name:
         try:
             imported(name)
@@ -61,8 +90,11 @@ def network_faults(name: str, options: dict[str, Any]) -> list[str]:
     if name not in NETWORKS:
         near = difflib.get_close_matches(name, NETWORKS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        return [f"network.name must be {', '.join(NETWORKS)} or package.module:callable; got {name!r}.{hint}"]
-    set_here = ("self", "inputs", "outputs", "size", "channels")
+        return [
+            f"network.name must be {', '.join(NETWORKS)}, monai:NAME, hf:NAME or package.module:callable; got "
+            f"{name!r}.{hint}"
+        ]
+    set_here = ("self", "inputs", "outputs", "size", "channels", "dims")
     known = [key for key in inspect.signature(NETWORKS[name][1]).parameters if key not in set_here]
     faults = []
     for key in options:
@@ -75,21 +107,43 @@ def network_faults(name: str, options: dict[str, Any]) -> list[str]:
     return faults
 
 
-def build_network(name: str, shape: tuple[int, ...], outputs: int, options: dict[str, Any]) -> nn.Module:
+def build_network(
+    name: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    options: dict[str, Any],
+    weights: str | None = None,
+    frozen: Sequence[str] = (),
+) -> nn.Module:
     """Build a network for samples of this shape.
 
     A callable of the user's is called with `outputs=`, its options, and `shape=` where it takes it.
+
+    Args:
+        name: One of `NETWORKS`, `monai:NAME`, `hf:NAME`, or `package.module:callable`.
+        shape: Of a sample.
+        outputs: Number of logits.
+        options: Its arguments.
+        weights: A safetensors file to go on from; see `load_weights`.
+        frozen: Modules or globs that stay as they are; see `freeze`.
     """
     faults = network_faults(name, options)
     if faults:
         raise OptionError("\n".join(faults))
     if name in NETWORKS:
-        return NETWORKS[name][0](shape, outputs, **options)
-    make = imported(name)
-    takes = inspect.signature(make).parameters
-    network = make(outputs=outputs, **({"shape": shape} if "shape" in takes else {}), **options)
-    if not isinstance(network, nn.Module):
-        raise OptionError(f"{name} must return a torch module; got {type(network).__name__}.")
+        network = NETWORKS[name][0](shape, outputs, **options)
+    elif from_package(name):
+        network = build_from_package(name, shape, outputs, options)
+    else:
+        make = imported(name)
+        takes = inspect.signature(make).parameters
+        network = make(outputs=outputs, **({"shape": shape} if "shape" in takes else {}), **options)
+        if not isinstance(network, nn.Module):
+            raise OptionError(f"{name} must return a torch module; got {type(network).__name__}.")
+    if weights is not None:
+        load_weights(network, weights)
+    if frozen:
+        freeze(network, frozen)
     return network
 
 

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from deconfound.errors import OptionError
+from deconfound.networks.packages import from_package
 
 _searched: list[str] = []
+
+
+def is_own(name: str) -> bool:
+    """Whether a network is code of the user's, `package.module:callable`."""
+    return ":" in name and not from_package(name)
 
 
 def imported(name: str) -> Callable[..., Any]:
@@ -43,7 +49,7 @@ def searched_folders() -> tuple[str, ...]:
 
 def source_digest(name: str) -> str | None:
     """SHA-256 of the file that defines a network of the user's own; None for a built-in one, or without a file."""
-    if ":" not in name:
+    if not is_own(name):
         return None
     try:
         file = inspect.getsourcefile(inspect.unwrap(imported(name)))
@@ -56,4 +62,4 @@ def module_folder(name: str) -> str | None:
     """The folder from which the module of a network of the user's own was imported; None for a built-in one."""
     module = name.partition(":")[0]
     file = getattr(sys.modules.get(module), "__file__", None)
-    return None if ":" not in name or file is None else str(Path(file).resolve().parents[module.count(".")])
+    return None if not is_own(name) or file is None else str(Path(file).resolve().parents[module.count(".")])

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -113,9 +112,13 @@ class NetworkOptions(Section):
     """What is trained."""
 
     name: str = "mlp"
-    """mlp, synthetic_cnn, resnet3d, or package.module:callable of your own (also beside the config)."""
+    """mlp, cnn1d, cnn2d, resnet18, resnet3d, monai:NAME, hf:NAME, or module:callable of your own, beside the config."""
     options: dict[str, Any] = {}
     """Its arguments, such as hidden and dropout of the MLP."""
+    weights: str | None = None
+    """A safetensors file of weights to go on from; a last layer that does not fit is left new."""
+    freeze: Names = ()
+    """Modules or globs that stay as they are, batch normalisation included: [conv1, bn1, layer1]."""
     features: str | None = None
     """The module whose output is kept as hidden features; if left out, the input of the last linear layer."""
 
@@ -263,7 +266,7 @@ class Config(Section):
     def identity(self) -> dict[str, Any]:
         """What decides a run's numbers beside the content of its files: not where these and the run lie."""
         data = self.to_dict()
-        del data["compare"], data["data"]["source"], data["data"]["table"]
+        del data["compare"], data["data"]["source"], data["data"]["table"], data["network"]["weights"]
         for key in ("folder", "checkpoint_seconds", "audit"):
             del data["run"][key]
         for key in ("workers", "loggers"):
@@ -276,26 +279,3 @@ class Config(Section):
 def sections() -> dict[str, type[Section]]:
     """The sections of a config by name."""
     return {name: kind for name, field in Config.model_fields.items() if isinstance(kind := field.annotation, type)}
-
-
-def reference() -> str:
-    """Every key with its default and its meaning, as a table in Markdown."""
-    lines = ["| key | default | meaning |", "|---|---|---|"]
-    for name, kind in sections().items():
-        for key, field in kind.model_fields.items():
-            default = (
-                "must be given" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
-            )
-            meaning = (field.description or "").replace("|", "\\|")
-            lines.append(f"| `{name}.{key}` | {default} | {meaning} |")
-    return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_shown, value))}]"
-    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)

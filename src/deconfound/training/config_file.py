@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deconfound.errors import OptionError, need
-from deconfound.networks.user_modules import search_modules_in
+from deconfound.networks.user_modules import is_own, search_modules_in
 from deconfound.training.checks import listed_faults
 from deconfound.training.config import Config, sections
 
@@ -155,10 +155,6 @@ def _sentence(key: tuple[str, ...], group: Sequence[Any]) -> str:
     return f"{where} must be {' or '.join(rules)}; got {value!r}.{hint}"
 
 
-def _rule(fault: Any) -> str:
-    return _RULES.get(fault["type"], "as documented").format_map(fault.get("ctx", {}))
-
-
 def _outer(group: Sequence[Any]) -> Any:
     """The value that several kinds were tried on; the parts of a list are told one by one."""
     return min((fault for fault in group), key=lambda fault: len(fault["loc"]))["input"]
@@ -174,12 +170,19 @@ def _unknown_key(key: tuple[str, ...]) -> str:
 
 
 def _beside(config: Config, folder: Path) -> Config:
-    """Paths of the data as seen from the working directory: beside the config if something lies there."""
-    if ":" in config.network.name:
-        search_modules_in(folder)
+    """Paths as seen from the working directory: beside the config if something lies there."""
 
     def resolve(given: str | None) -> str | None:
         beside = None if given is None else folder / given
         return str(beside) if beside is not None and beside.exists() else given
 
-    return config.updated(data={"source": resolve(config.data.source), "table": resolve(config.data.table)})
+    data, network = config.data, config.network
+    name = network.name
+    if is_own(name):
+        search_modules_in(folder)
+    elif name.startswith("hf:"):
+        name = f"hf:{resolve(name.removeprefix('hf:'))}"
+    return config.updated(
+        data={"source": resolve(data.source), "table": resolve(data.table)},
+        network={"name": name, "weights": resolve(network.weights)},
+    )

@@ -12,6 +12,7 @@ from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Setting, TrainingBatch
+from deconfound.networks.packages import from_package
 from deconfound.networks.registry import NETWORKS, build_network, feature_faults, place_faults
 from deconfound.training.checks import listed_faults
 from deconfound.training.problem import Problem
@@ -35,23 +36,24 @@ def blank_setting(config: Config, design: Design, shape: tuple[int, ...], task: 
 def dry_run(problem: Problem, *, method: bool = True) -> None:
     """Build the network of a run, and its method, once and throw them away: what every fold would say is said once.
 
-    A network of the user's own is built only where the config names modules in it: to build it may take long, and its
-    folds say what is wrong with it.
+    A network of the user's own is built only where the config names modules in it or weights: to build it may take
+    long, and its folds say what is wrong with it.
 
     Args:
         problem: The run.
         method: Whether to make the method too; a comparison lets a method that cannot be made fail by itself.
     """
     config = problem.config
-    known = config.network.name in NETWORKS
-    if not known and config.method.at is None and config.network.features is None:
+    asked = config.network
+    known = asked.name in NETWORKS or from_package(asked.name)
+    if not (known or config.method.at or asked.features or asked.weights or asked.freeze):
         return
     with torch.random.fork_rng():
         network, faults = _built(problem)
         if network is not None:
             shape, design = problem.source.shape, problem.design(0)
             faults += place_faults(network, shape, design, config.method.at)
-            faults += feature_faults(network, config.network.features)
+            faults += feature_faults(network, asked.features)
             if known and method and not faults:
                 faults += _method_faults(problem, network, design)
     if faults:
@@ -61,7 +63,8 @@ def dry_run(problem: Problem, *, method: bool = True) -> None:
 def _built(problem: Problem) -> tuple[nn.Module | None, list[str]]:
     network, shape = problem.config.network, problem.source.shape
     try:
-        return build_network(network.name, shape, problem.task.outputs, network.options), []
+        outputs = problem.task.outputs
+        return build_network(network.name, shape, outputs, network.options, network.weights, network.freeze), []
     except DeconfoundError as fault:
         return None, str(fault).split("\n")
     except Exception as error:

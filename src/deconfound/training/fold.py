@@ -76,10 +76,11 @@ def prepare(data: FoldData) -> Method:
 
     config, problem = data.problem.config, data.problem
     seed_all(seed_for(config.run.seed, data.fold.name, "network"))
-    network = build_network(config.network.name, problem.source.shape, problem.task.outputs, config.network.options)
+    shape, outputs, network = problem.source.shape, problem.task.outputs, config.network
+    built = build_network(network.name, shape, outputs, network.options, network.weights, network.freeze)
     setting = Setting(data.design, config.method.at, data.training, config.training.lr, config.design.site)
     options = config.method.options.get(config.method.name, {})
-    return method_named(config.method.name).prepare(network, setting, **options)
+    return method_named(config.method.name).prepare(built, setting, **options)
 
 
 def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import torch
 
 from deconfound.data.files import sweep, write_bytes, write_json, write_text
 from deconfound.errors import OptionError, RunError, need
+from deconfound.networks.pretrained import weights_digest
 from deconfound.networks.user_modules import module_folder, source_digest
 from deconfound.training.origin import provenance
 
@@ -135,12 +136,14 @@ def start_run(problem: Problem) -> RunFolder:
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} must be a folder; got a file. Set run.folder to another place.")
     sweep(folder)
+    weights = weights_digest(config.network.name, config.network.weights)
     if (folder / ABOUT).exists():
         run = open_run(folder)
         _check_same(folder, run.about["identity"], config.identity(), "config")
         _check_same(
             folder, run.about["network_source"], source_digest(config.network.name), "source code of the network"
         )
+        _check_same(folder, run.about["network_weights"], weights, "file of the network's weights")
         run.check_data(problem.source.fingerprint)
     else:
         if folder.exists() and any(item.name != ".lock" for item in folder.iterdir()):
@@ -153,6 +156,7 @@ def start_run(problem: Problem) -> RunFolder:
             "identity": config.identity(),
             "config": config.to_dict(),
             "network_source": source_digest(config.network.name),
+            "network_weights": weights,
             "network_folder": module_folder(config.network.name),
             "task": problem.task.to_dict(),
             "shape": list(problem.source.shape),

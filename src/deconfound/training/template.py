@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class FirstConfig:
         """Keys with their value, and whether they are in force or only shown as a comment."""
         data, task = self.data, self.task
         label: Any = list(task.labels) if len(task.labels) > 1 else task.labels[0]
-        network = {1: "mlp", 4: "resnet3d"}.get(len(self.shape), "package.module:callable")
+        network = {1: "mlp", 2: "cnn1d", 3: "cnn2d", 4: "resnet3d"}.get(len(self.shape), "package.module:callable")
         lines: dict[str, list[tuple[str, Any, bool]]] = {
             "data": [
                 ("source", data.source, True),
@@ -107,6 +108,29 @@ class FirstConfig:
 def schema_text() -> str:
     """The JSON schema of a config, by which an editor completes and checks keys."""
     return json.dumps(Config.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def reference() -> str:
+    """Every key with its default and its meaning, as a table in Markdown."""
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for name, kind in sections().items():
+        for key, field in kind.model_fields.items():
+            default = (
+                "must be given" if field.is_required() else f"`{_shown(field.get_default(call_default_factory=True))}`"
+            )
+            meaning = (field.description or "").replace("|", "\\|")
+            lines.append(f"| `{name}.{key}` | {default} | {meaning} |")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 def _section(name: str, lines: Iterable[tuple[str, Any, bool]]) -> str:
