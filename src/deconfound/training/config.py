@@ -23,12 +23,10 @@ def _as_tuple(value: Any) -> Any:
 
 def _as_number(value: Any) -> Any:
     """YAML reads 1e-3 as a text."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]

@@ -15,13 +15,11 @@ from torch import Tensor
 
 from deconfound.errors import RunError
 from deconfound.methods import Criterion, Method
-from deconfound.methods.base import row_weight
 from deconfound.training.replay import Replay
 from deconfound.training.samples import Samples
 from deconfound.training.schedule import Epoch, Schedule, TrainingResult
 from deconfound.training.step import (
     Means,
-    drawn_weights,
     exact_type,
     finish,
     in_batches,
@@ -69,7 +67,7 @@ class InMemoryTrainer:
         self.train = train.with_mean_weight_one()
         self._draw_by: NDArray[Any] | None = None
         if schedule.draw_by_weight and self.train.weight is not None:
-            self.train = self._drawn(self.train)
+            self.train, self._draw_by = self.train.drawn_by_weight()
         self.validation = None if validation is None or not len(validation) else validation.with_mean_weight_one()
         self.done = 0
         self._seed, self._augment = seed, augment
@@ -192,18 +190,6 @@ class InMemoryTrainer:
         if self.schedule.capture:
             order = order[: self._per_epoch * min(self.schedule.batch_size, len(order))]
         return [torch.from_numpy(rows).to(self._device) for rows in in_batches(order, self.schedule.batch_size)]
-
-    def _drawn(self, train: Samples) -> Samples:
-        """The training rows as they count once they are drawn by their weight."""
-        assert train.weight is not None
-        rows = train.layer_weight if train.layer_weight is not None else row_weight(train.weight)
-        own = (train.own(each).double().cpu().numpy() for each in (train.weight, rows))
-        self._draw_by, rest = drawn_weights(*own)
-        if rest is None:
-            return replace(train, weight=None, layer_weight=None)
-        weight = torch.zeros_like(train.weight)
-        weight[slice(None) if train.rows is None else train.rows] = torch.from_numpy(rest).to(weight)
-        return replace(train, weight=weight, layer_weight=torch.ones_like(rows))
 
     def _held_out(self) -> Iterator[Any]:
         assert self.validation is not None

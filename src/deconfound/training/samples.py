@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.errors import OptionError, ShapeError
 from deconfound.methods import Method, TrainingBatch
+from deconfound.methods.base import row_weight
 from deconfound.networks import hidden_features
-from deconfound.training.step import number_of_batches
+from deconfound.training.step import drawn_weights, number_of_batches
 
 # What has one value per sample beside the inputs.
 ROWWISE = ("metadata", "target", "controls", "weight", "stratum", "layer_weight")
@@ -81,6 +84,17 @@ class Samples:
         """The same with weights whose mean over these rows is 1, for each label that has its own."""
         weights = {"weight": self.weight, "layer_weight": self.layer_weight}
         return replace(self, **{name: w / self.own(w).mean(0) for name, w in weights.items() if w is not None})
+
+    def drawn_by_weight(self) -> tuple[Samples, NDArray[np.float64]]:
+        """The same as they count once rows are drawn by their weight, and the probability of each row."""
+        assert self.weight is not None
+        rows = row_weight(self.weight) if self.layer_weight is None else self.layer_weight
+        draw, rest = drawn_weights(*(self.own(each).double().cpu().numpy() for each in (self.weight, rows)))
+        if rest is None:
+            return replace(self, weight=None, layer_weight=None), draw
+        weight = torch.zeros_like(self.weight)
+        weight[slice(None) if self.rows is None else self.rows] = torch.from_numpy(rest).to(weight)
+        return replace(self, weight=weight, layer_weight=torch.ones_like(rows)), draw
 
     def own(self, values: Tensor) -> Tensor:
         """The values of these rows, in their order."""
