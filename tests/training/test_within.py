@@ -12,7 +12,8 @@ import deconfound as dc
 from deconfound.errors import OptionError
 from deconfound.methods import Setting, TrainingBatch, method, task_loss
 from deconfound.training import Samples, Schedule, bce, predict_in_memory, train_in_memory
-from deconfound.training.within import Within, between_strata
+from deconfound.training.step import in_batches
+from deconfound.training.within import Within, between_strata, cases_of, paired_batches
 from tests.training import tiny
 
 
@@ -70,6 +71,37 @@ def test_classes_count_one_against_the_others_and_pairs_are_counted():
     assert int(criterion.pairs) == 0
 
 
+def holds_pairs(batch, cases, stratum):
+    """For each label, whether the batch has a case and a control of one stratum."""
+    return [
+        any({*cases[batch[stratum[batch] == site], label]} == {True, False} for site in np.unique(stratum))
+        for label in range(cases.shape[1])
+    ]
+
+
+def test_every_batch_holds_a_pair_of_each_label_as_long_as_there_are_enough():
+    rng = np.random.default_rng(0)
+    stratum, cases = rng.integers(0, 5, 400), rng.random((400, 2)) < [0.08, 0.3]
+    plain = in_batches(rng.permutation(400), 21)
+    assert not all(all(holds_pairs(batch, cases, stratum)) for batch in plain)  # the control: the first label is rare
+    found = paired_batches(plain, cases, stratum)
+    assert sorted(np.concatenate(found).tolist()) == list(range(400))
+    assert [len(batch) for batch in found] == [len(batch) for batch in plain]
+    assert all(all(holds_pairs(batch, cases, stratum)) for batch in found)
+    few = cases[:, :1] & (np.cumsum(cases[:, :1], axis=0) <= 7)
+    assert sum(all(holds_pairs(batch, few, stratum)) for batch in paired_batches(plain, few, stratum)) == 7
+    alone = paired_batches([np.arange(1), np.arange(1, 2)], cases, stratum)
+    assert [batch.tolist() for batch in alone] == [[0], [1]]
+    drawn = rng.choice(400, 400)
+    again = np.concatenate(paired_batches(in_batches(drawn, 20), cases, stratum))
+    assert sorted(again.tolist()) == sorted(drawn.tolist())
+
+
+def test_classes_are_cases_against_the_others():
+    assert cases_of(torch.tensor([0, 2, 1])).tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert cases_of(torch.tensor([[0.0, 1.0]])).tolist() == [[0, 1]]
+
+
 def confounded(n, seed, tie):
     """A label that shows weakly in one feature, and a site that shows strongly in another and goes with the label."""
     rng = np.random.default_rng(seed)
@@ -95,6 +127,7 @@ def test_a_network_that_ranks_within_sites_does_not_learn_the_site():
         assert abs(float(logits.mean())) < 1.0  # 0 parts cases from controls
         if name == "within":
             assert result.history[-1].parts["pairs"] > 50
+            assert result.history[-1].parts["without_pair"] == 0
     share = {name: float(weight[1] / weight[0]) for name, weight in weights.items()}
     assert share["bce"] > 0.5  # the control: the site is used
     assert abs(share["within"]) < 0.1
@@ -113,5 +146,6 @@ def test_a_run_ranks_within_the_levels_of_a_column(tmp_path):
     assert len(results["folds"]) == 2
     history = pd.read_csv(tmp_path / "run" / "fold-0" / "history.csv")
     assert (history["train_pairs"] > 1).all()
+    assert results["folds"][0]["batches_without_pair"] == history["train_without_pair"].mean() == 0
     said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv")
     assert 0.2 < float((said["score_dx"] > 0.5).mean()) < 0.8

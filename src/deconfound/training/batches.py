@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from deconfound.methods import TrainingBatch
 from deconfound.training.fold_data import FoldData, Part
 from deconfound.training.step import in_batches, number_of_batches, shuffled
+from deconfound.training.within import cases_of, paired_batches
 
 Batch = dict[str, Tensor]
 # What a batch holds where the fold has it.
@@ -53,10 +54,19 @@ class Order(Sampler[list[int]]):
         batch_size: The most rows of a batch.
         seed: Of the order; None leaves it alone.
         draw: The probability by which each row is drawn, with replacement; None takes every row once.
+        pairs: Cases `(rows, labels)` and strata `(rows,)`, for a loss that compares cases and controls of one stratum:
+            each batch then holds pairs of them, as far as there are any.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int | None, draw: NDArray[np.float64] | None = None) -> None:
-        self.rows, self.batch_size, self.seed, self.draw = rows, batch_size, seed, draw
+    def __init__(
+        self,
+        rows: int,
+        batch_size: int,
+        seed: int | None,
+        draw: NDArray[np.float64] | None = None,
+        pairs: tuple[NDArray[np.bool_], NDArray[np.intp]] | None = None,
+    ) -> None:
+        self.rows, self.batch_size, self.seed, self.draw, self.pairs = rows, batch_size, seed, draw, pairs
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -72,7 +82,10 @@ class Order(Sampler[list[int]]):
             order = shuffled(self.rows, self.seed, self.epoch, self.draw)
             rank, share = _rank()[0], self._share()
             order = order[rank * share : (rank + 1) * share]
-        for part in in_batches(order, self.batch_size):
+        batches = in_batches(order, self.batch_size)
+        if self.seed is not None and self.pairs is not None:
+            batches = paired_batches(batches, *self.pairs)
+        for part in batches:
             yield part.tolist()
 
     def _share(self) -> int:
@@ -81,10 +94,11 @@ class Order(Sampler[list[int]]):
 
 def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, workers: int = 0) -> DataLoader[Any]:
     """Batches of a part; shuffled if a seed is given."""
+    pairs = None if part.stratum is None else (cases_of(part.target), part.stratum.numpy())
     return DataLoader(
         Rows(data, part),
         batch_size=None,
-        sampler=Order(len(part.rows), batch_size, seed, part.draw),
+        sampler=Order(len(part.rows), batch_size, seed, part.draw, pairs),
         num_workers=workers,
         persistent_workers=workers > 0,
     )

@@ -106,6 +106,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "note": data.fold.note,
         "balance": None if (weights := problem.balance(folder.number)) is None else weights.train.to_dict(),
         "unknown_to_w_scores": assumed,
+        "batches_without_pair": _mean_of(kept["history"], "train_without_pair"),
         "rows_without_score": int((~has_score(logits)).sum()),
         "test_rows": seed_for(data.test.rows.tolist()),
         "epochs": len(kept["history"]),
@@ -215,6 +216,11 @@ def _npz(**arrays: NDArray[Any]) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     return content.getvalue()
+
+
+def _mean_of(history: list[dict[str, float]], name: str) -> float | None:
+    found = [epoch[name] for epoch in history if name in epoch]
+    return float(np.mean(found)) if found else None
 
 
 def _or_none(value: float) -> float | None:

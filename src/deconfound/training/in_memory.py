@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.errors import RunError
-from deconfound.methods import Criterion, Method
+from deconfound.methods import Criterion, Method, StratumCriterion
 from deconfound.training.replay import Replay
 from deconfound.training.samples import Samples
 from deconfound.training.schedule import Epoch, Schedule, TrainingResult
@@ -31,6 +31,7 @@ from deconfound.training.step import (
     warmup_never_ends,
     warn_of_skipped,
 )
+from deconfound.training.within import paired_batches
 
 State = list[Tensor]
 
@@ -69,6 +70,7 @@ class InMemoryTrainer:
         if schedule.draw_by_weight and self.train.weight is not None:
             self.train, self._draw_by = self.train.drawn_by_weight()
         self.validation = None if validation is None or not len(validation) else validation.with_mean_weight_one()
+        self._pairs = train.pairs() if isinstance(criterion, StratumCriterion) else None
         self.done = 0
         self._seed, self._augment = seed, augment
         self._device = train.x.device
@@ -189,7 +191,10 @@ class InMemoryTrainer:
         order = shuffled(len(self.train), self._seed, epoch, self._draw_by)
         if self.schedule.capture:
             order = order[: self._per_epoch * min(self.schedule.batch_size, len(order))]
-        return [torch.from_numpy(rows).to(self._device) for rows in in_batches(order, self.schedule.batch_size)]
+        batches = in_batches(order, self.schedule.batch_size)
+        if self._pairs is not None:
+            batches = paired_batches(batches, *self._pairs)
+        return [torch.from_numpy(rows).to(self._device) for rows in batches]
 
     def _held_out(self) -> Iterator[Any]:
         assert self.validation is not None

@@ -16,6 +16,7 @@ from deconfound.methods import Method, TrainingBatch
 from deconfound.methods.base import row_weight
 from deconfound.networks import hidden_features
 from deconfound.training.step import drawn_weights, number_of_batches
+from deconfound.training.within import cases_of
 
 # What has one value per sample beside the inputs.
 ROWWISE = ("metadata", "target", "controls", "weight", "stratum", "layer_weight")
@@ -95,6 +96,12 @@ class Samples:
         weight = torch.zeros_like(self.weight)
         weight[slice(None) if self.rows is None else self.rows] = torch.from_numpy(rest).to(weight)
         return replace(self, weight=weight, layer_weight=torch.ones_like(rows)), draw
+
+    def pairs(self) -> tuple[NDArray[np.bool_], NDArray[np.intp]] | None:
+        """Cases and strata of these rows, for `paired_batches`; None where they are not known."""
+        if self.stratum is None or self.target is None:
+            return None
+        return cases_of(self.own(self.target)), self.own(self.stratum).cpu().numpy()
 
     def own(self, values: Tensor) -> Tensor:
         """The values of these rows, in their order."""

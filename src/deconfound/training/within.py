@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 
@@ -19,7 +21,9 @@ class Within(StratumCriterion):
     pairs within them leave open. `level` is cross-entropy whose gradient reaches the mean of the scores alone: it puts
     0 where cases and controls part, which differences leave open. Cases count in it by their prevalence, not by how
     many of them a batch has, or batches of a site with many cases would teach the site. No metadata are read at
-    inference. A batch without a pair teaches by the other two terms alone; the history counts pairs.
+    inference. `paired_batches` puts a pair of every label into each batch as far as there are any. A batch without a
+    pair teaches by the other two terms alone: the history has the pairs of a batch, and the share of batches that had
+    none of some label.
 
     Args:
         offset: The weight of `between`.
@@ -38,7 +42,7 @@ class Within(StratumCriterion):
 
     def __init__(self, offset: float = 0.1, prevalence: float | Sequence[float] = 0.5) -> None:
         self.offset, self.prevalence = offset, prevalence
-        self.pairs = torch.zeros(())
+        self.pairs = self.without_pair = torch.zeros(())
 
     def __call__(self, logits: Tensor, target: Tensor, stratum: Tensor) -> Tensor:
         """The loss of each row, `(n, labels)`; classes count one against the others.
@@ -62,8 +66,8 @@ class Within(StratumCriterion):
         return weight * losses
 
     def noted(self) -> dict[str, Tensor]:
-        """How many pairs the last batch had."""
-        return {"pairs": self.pairs}
+        """How many pairs the last batch had, and whether it had none of some label."""
+        return {"pairs": self.pairs, "without_pair": self.without_pair}
 
     def ranking(self, scores: Tensor, cases: Tensor, stratum: Tensor) -> Tensor:
         """Pairwise logistic loss, half of each pair's to each of its rows; its mean over rows is that over pairs."""
@@ -71,8 +75,53 @@ class Within(StratumCriterion):
         pair = same * cases[:, None] * (1 - cases)[None]  # (case, control, label)
         losses = pair * softplus(scores[None] - scores[:, None])
         number = pair.sum((0, 1))
-        self.pairs = number.sum().detach()
+        self.pairs, self.without_pair = number.sum().detach(), (number == 0).any().to(scores.dtype)
         return 0.5 * (losses.sum(1) + losses.sum(0)) * len(scores) / number.clamp(min=1)
+
+
+def paired_batches(
+    batches: Sequence[NDArray[np.intp]], cases: NDArray[np.bool_], stratum: NDArray[np.intp]
+) -> list[NDArray[np.intp]]:
+    """The same rows in batches of the same sizes, with a case and a control of one stratum in each, for every label.
+
+    Pairs are matched within strata in the order of the rows, which is random, and dealt to the batches, the rarest
+    label first; all other rows stay in the order that they had. Where there are fewer pairs than batches, or a batch
+    has no room for two rows of each label, batches are left without.
+
+    Args:
+        batches: Row numbers; a row that is drawn several times may come several times.
+        cases: Of every row, `(rows, labels)`; of classes, one column each.
+        stratum: Of every row, `(rows,)`.
+
+    Example:
+        >>> case, site = np.array([[1], [1], [0], [0]], dtype=bool), np.array([0, 1, 1, 0])
+        >>> [sorted(batch.tolist()) for batch in paired_batches([np.array([0, 1]), np.array([2, 3])], case, site)]
+        [[0, 3], [1, 2]]
+    """
+    order = np.concatenate(batches)
+    room = [len(batch) for batch in batches]
+    dealt: list[list[int]] = [[] for _ in batches]  # positions in `order`
+    free = np.ones(len(order), dtype=bool)
+    for label in np.argsort(np.minimum(cases.sum(0), (~cases).sum(0)), kind="stable"):
+        case = cases[order, label]
+        pairs: list[tuple[int, int]] = []
+        for level in np.unique(stratum[order]):
+            here = free & (stratum[order] == level)
+            pairs += zip(np.flatnonzero(here & case).tolist(), np.flatnonzero(here & ~case).tolist(), strict=False)
+        waiting = iter(sorted(pairs))
+        for own, left in zip(dealt, room, strict=True):
+            if left - len(own) >= 2 and (pair := next(waiting, None)) is not None:
+                own += pair
+                free[list(pair)] = False
+    rest = iter(np.flatnonzero(free).tolist())
+    return [order[[*own, *(next(rest) for _ in range(left - len(own)))]] for own, left in zip(dealt, room, strict=True)]
+
+
+def cases_of(target: Tensor) -> NDArray[np.bool_]:
+    """Which rows are cases of each label, `(n, labels)`; classes count one against the others."""
+    member = one_hot(target) if target.dtype == torch.int64 else target.reshape(len(target), -1)
+    found: NDArray[np.bool_] = member.cpu().numpy() > 0
+    return found
 
 
 def between_strata(scores: Tensor, cases: Tensor, stratum: Tensor) -> Tensor:
