@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # pytest already runs one process per core.
 PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 
-.PHONY: demo test test-all bench fuzz chaos figures check format clean
+.PHONY: demo test test-all docs bench fuzz chaos figures check format clean
 
 demo: $(VENV)/.base
 	$(RUN)/deconfound demo
@@ -15,6 +15,13 @@ test: check
 
 test-all: check
 	$(PYTEST) -m ""
+
+# The site in build/site; a warning (a broken link, an anchor that is not there) is an error. Then the tutorials as
+# notebooks, run from top to bottom.
+docs: $(VENV)/.docs
+	$(RUN)/sphinx-build --quiet --fail-on-warning --keep-going --builder html docs build/site
+	OMP_NUM_THREADS=1 $(RUN)/python -m tests.notebooks build/site/notebooks
+	@echo "open build/site/index.html"
 
 bench: $(VENV)/.test
 	$(RUN)/deconfound bench
@@ -52,4 +59,9 @@ $(VENV)/.base: pyproject.toml constraints.txt
 $(VENV)/.test: $(VENV)/.base
 	@echo "installing what the tests need: two to four minutes"
 	$(RUN)/pip install --quiet --constraint constraints.txt torch -e '.[test]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.test
+	@echo "installing what the site needs: about 60 MB"
+	$(RUN)/pip install --quiet --constraint constraints.txt torch -e '.[test,docs]'
 	touch $@

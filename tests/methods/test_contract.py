@@ -15,7 +15,7 @@ from deconfound.errors import OptionError
 from deconfound.methods import METHODS, Method, method
 from tests.methods.contract import CHECKS, answers, problem, trained
 from tests.methods.problem import fit, make_network, prepare
-from tests.test_words import blocks
+from tests.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ def test_the_python_blocks_of_the_page_run_from_top_to_bottom():
     namespace = {"__name__": "methods.md"}
     found = blocks(ROOT / "docs" / "concepts" / "methods.md")
     for block in found:
-        exec(compile(block, "methods.md", "exec"), namespace)
+        exec(compile(block.code, "methods.md", "exec"), namespace)
     assert namespace["logits"].shape == (60, 1)
     assert namespace["NoMethod"].prepare(make_network(), problem().setting())(problem().x).shape == (120, 1)
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import deconfound as dc
-from tests.test_words import ROOT, blocks, run
+from tests.test_words import ROOT, run
 
 
 def test_the_package_knows_the_room_and_loads_it_late():
@@ -22,15 +22,6 @@ def test_every_name_and_option_is_documented(name):
     assert all(inspect.getdoc(member) for key, member in inspect.getmembers(kind, callable) if not key.startswith("_"))
     for page in ("reference.md", "guides/sklearn.md"):
         assert f"`{name}" in (ROOT / "docs" / page).read_text()
-
-
-def test_the_page_s_blocks_run_from_top_to_bottom(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "page"}
-    found = blocks(ROOT / "docs" / "guides" / "sklearn.md")
-    assert found
-    for block in found:
-        exec(compile(block, "docs/guides/sklearn.md", "exec"), namespace)
 
 
 @pytest.mark.parametrize("kind", ["deconfound.errors.DeconfoundError", "ImportError"])

@@ -2,36 +2,11 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-import deconfound.cli as cli
 from deconfound.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_the_page_on_runs_runs_from_top_to_bottom(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    namespace = {"__name__": "run.md"}
-    blocks = re.findall(r"```(python|sh)\n(.*?)```", (DOCS / "guides" / "run.md").read_text(), flags=re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "sh", "python"]
-    short = ["splits.folds=2", "compare.permutations=39", "compare.bootstraps=40"]
-    for kind, block in blocks:
-        if kind == "python":
-            exec(compile(block, "run.md", "exec"), namespace)
-            continue
-        for line in block.strip().split("\n"):
-            words = shlex.split(line)[1:]
-            done = CliRunner().invoke(cli.app, [*words, *(short if words[0] in ("fit", "compare") else [])])
-            assert done.exit_code == 0, (line, done.output, done.exception)
-    for path in ("config.yaml", "runs/run/audit.html", "runs/compare/report.html", "answers.csv"):
-        assert (tmp_path / path).exists()
-    assert namespace["run"].metrics["auc"]["mean"] > 0.6
-    assert namespace["answers"].seen == len(namespace["table"])
 
 
 def test_every_method_has_its_advice():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         unpack,
     )
     from deconfound.data.datasets import DatasetSource, open_dataset
+    from deconfound.data.examples import example
     from deconfound.data.feature_checks import suspicious_features
     from deconfound.data.features import IDENTIFIERS, open_table
     from deconfound.data.file_source import FileSource
@@ -47,6 +48,7 @@ _FILES = {
     "files": "digest file_digest file_digests hold only_one read_checked read_json sweep write_bytes write_checked "
     "write_json write_text writing",
     "datasets": "DatasetSource open_dataset",
+    "examples": "example",
     "feature_checks": "suspicious_features",
     "features": "IDENTIFIERS open_table",
     "images": "open_images",
@@ -76,6 +78,7 @@ __all__ = [
     "check_packing",
     "csv_text",
     "digest",
+    "example",
     "file_digest",
     "file_digests",
     "hold",

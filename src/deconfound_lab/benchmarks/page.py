@@ -22,9 +22,12 @@ ratio: a layer's pass over its features beside a plain copy of them on the same 
 step of the plain network. To run it again:
 
 ```
-make bench                               # on the CPU, about five minutes on an idle machine
-deconfound bench --device cuda           # on a GPU; --minutes 8 stops there, with what matters most done first
-python -m deconfound_lab                 # this page, from the JSON put into docs/results/performance
+# on the CPU, about five minutes on an idle machine
+make bench
+# on a GPU; --minutes 8 stops there, with what matters most done first
+deconfound bench --device cuda
+# this page, from the JSON put into docs/results/performance
+python -m deconfound_lab
 ```
 
 Every row is stored as it is measured, so that a run that is stopped keeps what it has and the same command goes on from
