@@ -26,9 +26,8 @@ html_show_sphinx = False
 
 # The anchors that repository hosts give to headings, so that one link serves both.
 myst_heading_anchors = 4
-suppress_warnings = [
-    "myst.header"
-]  # the tables of experiments begin at the second level
+# Tables of experiments begin at the second level.
+suppress_warnings = ["myst.header"]
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -36,6 +35,9 @@ maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
+OUTSIDE = re.compile(
+    r"(?:<(?:script|img|iframe)[^>]+src=|<link[^>]+href=|url\(|@import\s*)[\"']?https?:"
+)
 NOTEBOOK = """
 ```{{raw}} html
 <p><a href="../notebooks/{name}.ipynb" download>This page as a notebook</a>,
@@ -45,7 +47,7 @@ with what its code printed.</p>
 
 
 def add_to_page(app, docname, source):
-    """Give the tables of an experiment a title, and a tutorial the link to its notebook."""
+    """Give tables of experiments a title, and tutorials a link to the notebook."""
     if re.fullmatch(r"results/\w+/tables", docname):
         title = docname.split("/")[1]
         source[0] = f"---\norphan: true\n---\n\n# All tables: {title}\n\n{source[0]}"
@@ -69,11 +71,8 @@ def not_ours(app, what, name, obj, skip, options):
 
 def refuse_what_lies_elsewhere(app, error):
     """No page may need another machine: it must open on a train and tell nobody."""
-    outside = re.compile(
-        r"""(?:<(?:script|img|iframe)[^>]+src=|<link[^>]+href=|url\(|@import\s*)["']?https?:"""
-    )
     for page in [*Path(app.outdir).rglob("*.html"), *Path(app.outdir).rglob("*.css")]:
-        if found := outside.search(page.read_text(encoding="utf-8")):
+        if found := OUTSIDE.search(page.read_text(encoding="utf-8")):
             raise ExtensionError(f"{page}: {found[0]}")
 
 

@@ -38,7 +38,7 @@ class Arm:
 ARMS = {
     "baseline": Arm("Baseline", "none"),
     "bn": Arm("BN", "batchnorm", at=("relu1", "relu2")),
-    # At weight 1, or from the first step on, the heads win before the network learns anything: see docs/results/mri-setup.md.
+    # At weight 1, or from the first step on, the heads win before the network learns: see docs/results/mri-setup.md.
     "adversarial": Arm("Adversarial", "adversarial", at=("blocks",), options={"weight": 0.05, "warmup": 100}),
     "mdn": Arm("MDN", "mdn"),
     "rmdn": Arm("R-MDN", "rmdn"),
