@@ -201,7 +201,7 @@ def it_moves_and_casts_as_one(kind):
 
 @promise
 def preparing_leaves_the_modes_of_the_network_alone(kind):
-    network = nn.Sequential(nn.Linear(8, 4), nn.Dropout(), nn.Linear(4, 1))
+    network = nn.Sequential(nn.Linear(8, 12), nn.Dropout(), nn.Linear(12, 1))
     network[1].eval()
     prepare(kind, problem(), network)
     assert [module.training for module in network] == [True, False, True]
@@ -209,7 +209,7 @@ def preparing_leaves_the_modes_of_the_network_alone(kind):
 
 @promise
 def a_network_with_several_outputs_keeps_them(kind):
-    network = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    network = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 3))
     model = prepare(kind, problem(), network)
     assert answers(model).shape == (len(problem()), 3)
 

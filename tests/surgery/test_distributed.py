@@ -17,6 +17,7 @@ LAYERS = {
     "mdn-batch": {"layer": "mdn", "gram": "batch"},
     "pmdn": {"layer": "pmdn"},
     "rmdn": {"layer": "rmdn"},
+    "erase": {"layer": "erase", "at": ["0"]},
 }
 STEPS = 5
 BATCH = 40
@@ -24,9 +25,9 @@ BATCH = 40
 
 def attach(cohort, name):
     torch.manual_seed(3)
-    network = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    network = nn.Sequential(nn.Linear(5, 10), nn.Tanh(), nn.Linear(10, 1)).double()
     example = torch.zeros(2, 5, dtype=torch.float64)
-    return dc.normalize(network, cohort.design, at=["0", "2"], example=example, **LAYERS[name]).double()
+    return dc.normalize(network, cohort.design, **{"at": ["0", "2"], "example": example, **LAYERS[name]}).double()
 
 
 def train(call, model, cohort, pick):

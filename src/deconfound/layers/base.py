@@ -6,9 +6,8 @@ import json
 import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Self, final
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +57,8 @@ class MetadataLayer(nn.Module, ABC):
             images, -1 for sequences.
     """
 
+    # Whether eval reads the confounds; without them such a layer leaves features as they are.
+    reads_confounds: ClassVar[bool] = True
     beta: Tensor
     regressor_map: Tensor
     confound_map: Tensor
@@ -117,7 +118,7 @@ class MetadataLayer(nn.Module, ABC):
         if metadata is None:
             if self.training:
                 raise ShapeError("metadata must be given in training; got None. Write metadata=design.encode(rows).")
-            return x
+            return self.normalise(x, None)
         tensor = as_tensor(metadata, self.design, x.shape[0])
         refuse_nan(tensor, self.design, self.training)
         weights = as_weights(weight, fit_on, x.shape[0], x.device) if self.training else None
@@ -130,8 +131,10 @@ class MetadataLayer(nn.Module, ABC):
             return whiten(metadata, self.regressor_map, self.confound_map, self.training, weights)
 
     @final
-    def normalise(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        """`forward` after the checks."""
+    def normalise(self, x: Tensor, batch: WhitenedBatch | None) -> Tensor:
+        """`forward` after the checks; None stands for the population mean."""
+        if batch is None and self.reads_confounds:
+            return x
         if self.training and not torch.compiler.is_compiling() and torch_private.in_functorch():
             raise DeconfoundError(
                 "a layer in training must run outside of torch.func transforms (vmap, grad, jvp…), which cannot keep "
@@ -140,17 +143,22 @@ class MetadataLayer(nn.Module, ABC):
         if self.training and not self._agreed and processes() > 1:
             self._check_processes()
         with full_precision(x.device):
-            if self.refitter is None and kernels.usable(x, self.beta):
+            if batch is not None and self.refitter is None and kernels.usable(x, self.beta):
                 fused = self._fused(x, batch)
                 if fused is not None:
                     return fused
             flat = self.shape.flatten(x)
             flat = flat if flat.dtype == self.confound_map.dtype else flat.to(self.confound_map.dtype)
-            if batch.fits:
+            if batch is not None and batch.fits:
                 out = (self.refitter or self._train)(flat, batch)
             else:
-                out = residualize(flat, batch.confounds, self._beta()[: batch.confounds.shape[1]])
+                out = self._infer(flat, batch)
             return self.shape.unflatten(out if out.dtype == x.dtype else out.to(x.dtype), x)
+
+    def _infer(self, x: Tensor, batch: WhitenedBatch | None) -> Tensor:
+        """The residual of `x` in eval."""
+        assert batch is not None
+        return residualize(x, batch.confounds, self._beta()[: batch.confounds.shape[1]])
 
     def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
         """The same residual on features as they are in type and memory, where kernels do it in one pass."""
@@ -221,14 +229,23 @@ class MetadataLayer(nn.Module, ABC):
 
     def _read_design(self) -> None:
         """Keep the constants of the design; in their old place, which a captured CUDA graph goes on reading."""
-        names = ("regressor_map", "confound_map")
         like = self.regressor_map if "regressor_map" in self._buffers else torch.empty(0)
-        for name, value in zip(names, whitening_maps(self.design, like.dtype, like.device), strict=True):
+        maps = zip(("regressor_map", "confound_map"), whitening_maps(self.design, like.dtype, like.device), strict=True)
+        for name, value in (*maps, *self._constants(like).items()):
             held = self._buffers.get(name)
             if held is not None and held.shape == value.shape and held.device == value.device:
                 held.copy_(value)
             else:
                 self.register_buffer(name, value, persistent=False)
+
+    def _constants(self, like: Tensor) -> dict[str, Tensor]:
+        """Further constants of the design that a kind of layer reads, in the type and on the device of `like`."""
+        return {}
+
+    @classmethod
+    def least_features(cls, design: Design) -> int:
+        """How many features a place must have for this kind of layer to leave any."""
+        return 1
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move and cast, but keep statistics in float32 at least: small steps vanish in half precision.
@@ -274,27 +291,3 @@ class MetadataLayer(nn.Module, ABC):
                 "Fit the design once, on all training rows, and build the network from the same options everywhere."
             )
         self._agreed = True
-
-
-@contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Run training-mode forwards of `model` without changing what its metadata layers have learned.
-
-    Example:
-        >>> import torch, deconfound as dc
-        >>> design = dc.Design(confounds=["age"]).fit({"age": [61.0, 70.0, 78.0, 55.0]})
-        >>> layer = dc.PMDN(design, 2)
-        >>> with dc.frozen_statistics(layer):
-        ...     _ = layer(torch.randn(4, 2), design.encode({"age": [61.0, 70.0, 78.0, 55.0]}))
-        >>> layer.coefficients()["age"]
-        tensor([0., 0.])
-    """
-    layers = [module for module in model.modules() if isinstance(module, MetadataLayer)]
-    before = [layer.updating for layer in layers]
-    for layer in layers:
-        layer.updating = False
-    try:
-        yield
-    finally:
-        for layer, value in zip(layers, before, strict=True):
-            layer.updating = value

@@ -15,13 +15,17 @@ is best moved by E / (E + q_C / n): that is k = q_C / E.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from deconfound.layers.base import MetadataLayer
+from deconfound.layers.erase import Erase
+from deconfound.layers.erasure import GroupMoments, erase
 from deconfound.layers.functional import Moments, least_squares, pool_positions, residualize, sum_moments
 from deconfound.layers.whitened import WhitenedBatch
 
@@ -45,7 +49,7 @@ def refitted_coefficients(beta: Tensor, seen: Moments, prior: float) -> Tensor:
 class Refitter:
     """Stands in for a layer's own estimator while held-out rows go through it."""
 
-    def __init__(self, layer: MetadataLayer, prior: float, at_once: bool, reached: list[Refitter]) -> None:
+    def __init__(self, layer: MetadataLayer, prior: float, at_once: bool, reached: list[Any]) -> None:
         self.layer = layer
         self.prior = prior
         self.at_once = at_once
@@ -73,8 +77,34 @@ class Refitter:
         self.layer.set_beta(torch.where(torch.isfinite(found).all(), found, self._start))
 
 
+class EraseRefitter:
+    """The same for `Erase`: its map is that of the held-out rows, among which the moments of training count k rows."""
+
+    def __init__(self, layer: Erase, prior: float, at_once: bool, reached: list[Any]) -> None:
+        self.layer = layer
+        self.at_once = at_once
+        self._reached = reached
+        self._seen: GroupMoments = layer._moments().exact().counting(prior)
+        self._none_yet = True
+
+    def __call__(self, features: Tensor, batch: WhitenedBatch) -> Tensor:
+        """Take in one batch; its residual with the map that holds so far."""
+        if self._none_yet:
+            self._reached.append(self)
+            self._none_yet = False
+        self._seen = self.layer.learned_from(self._seen, features, batch, math.inf)
+        if self.at_once:
+            self.finish()
+        return erase(features, pool_positions(features), self.layer._beta())
+
+    def finish(self) -> None:
+        """Give the layer the map of all rows seen; one that is not finite leaves it as it was."""
+        erasing = self.layer.solve(self._seen)
+        self.layer.adopt(self._seen, erasing, torch.isfinite(erasing).all())
+
+
 @contextmanager
-def refitting(layers: Sequence[MetadataLayer], prior: float, at_once: bool) -> Iterator[list[Refitter]]:
+def refitting(layers: Sequence[MetadataLayer], prior: float, at_once: bool) -> Iterator[list[Refitter | EraseRefitter]]:
     """Let these layers take in the rows that pass; they are in training mode meanwhile, the network need not be.
 
     Args:
@@ -86,10 +116,13 @@ def refitting(layers: Sequence[MetadataLayer], prior: float, at_once: bool) -> I
         A list that the refitters join in the order in which features reach them.
     """
     modes = [layer.training for layer in layers]
-    reached: list[Refitter] = []
+    reached: list[Refitter | EraseRefitter] = []
     try:
         for layer in layers:
-            layer.refitter = Refitter(layer, prior, at_once, reached)
+            if isinstance(layer, Erase):
+                layer.refitter = EraseRefitter(layer, prior, at_once, reached)
+            else:
+                layer.refitter = Refitter(layer, prior, at_once, reached)
             layer.training = True
         yield reached
     finally:

@@ -11,7 +11,7 @@ from torch import nn
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.layers import MDN, PMDN, RMDN, AlternatingPMDN, JointPMDN, MetadataLayer
+from deconfound.layers import MDN, PMDN, RMDN, AlternatingPMDN, Erase, JointPMDN, MetadataLayer
 from deconfound.layers.alternating import PenaltyLayer
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.model import NormalizedModel
@@ -24,6 +24,7 @@ LAYERS: dict[str, type[MetadataLayer]] = {
     "mdn": MDN,
     "pmdn": PMDN,
     "rmdn": RMDN,
+    "erase": Erase,
     "pmdn-alternating": AlternatingPMDN,
     "pmdn-joint": JointPMDN,
 }
@@ -82,7 +83,7 @@ def normalize(
         at: Where: module names, globs (`"layer4.*"`), module types, predicates of path and module, or a list of
             these. None picks every linear layer with flat features `(n, d)`, the network's fully connected head
             with its output, and needs `example`; a network without one takes its last convolution.
-        layer: "pmdn", "mdn", "rmdn", "pmdn-alternating" or "pmdn-joint".
+        layer: "pmdn", "mdn", "rmdn", "erase", "pmdn-alternating" or "pmdn-joint".
         example: One batch of inputs (a tensor, a tuple of positional or a mapping of keyword arguments), run
             once in eval mode to find the feature shapes. Without it they are found at the first forward, which
             layers with parameters cannot wait for.
@@ -134,8 +135,9 @@ def normalize(
     seen = None if example is None else observe(network, modules, example, where)
     if at is None:
         assert seen is not None
-        modules = _sensible(modules, seen)
+        modules = _sensible(modules, seen, kind.least_features(design))
     places = _places(network, modules, where, share, seen)
+    _refuse_narrow(places, layer, kind.least_features(design))
     plan = Plan(places, design, layer, _norm_places(network, places, layer_norm, share, example))
     return plan if dry_run else NormalizedModel(network, plan, kind, options)
 
@@ -211,9 +213,24 @@ def _candidates(network: nn.Module) -> dict[str, nn.Module]:
     return {path: module for path, module in network.named_modules() if path and isinstance(module, kinds)}
 
 
-def _sensible(modules: dict[str, nn.Module], seen: dict[str, list[Observed]]) -> dict[str, nn.Module]:
+def _refuse_narrow(places: tuple[Place, ...], layer: str, least: int) -> None:
+    """A layer that takes directions away must leave some."""
+    narrow = [place for place in places if place.feature_shape is not None and place.features < least]
+    if narrow:
+        got = ", ".join(f"{place.features} at {place.path!r}" for place in narrow)
+        raise OptionError(
+            f"features must be at least {least} for layer={layer!r}, which takes {least - 1} directions away; got "
+            f"{got}. Leave these places out, or put the layer before the module instead of after it."
+        )
+
+
+def _sensible(modules: dict[str, nn.Module], seen: dict[str, list[Observed]], least: int) -> dict[str, nn.Module]:
     """The fully connected head: linear layers that are called once with flat features; else the last convolution."""
-    called = {path: module for path, module in modules.items() if len(seen[path]) == 1}
+    called = {
+        path: module
+        for path, module in modules.items()
+        if len(seen[path]) == 1 and seen[path][0].features[0].numel() >= least
+    }
     flat: dict[str, nn.Module] = {
         path: module
         for path, module in called.items()

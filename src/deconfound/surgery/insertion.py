@@ -115,9 +115,8 @@ class Insertion:
                 "features there is not the samples: choose another module."
             )
         layer.shape.check(x)
-        if current.metadata is not None:
-            x = layer.normalise(x, current.whitened(layer, x.device))
-            if layer.training and not torch.compiler.is_compiling():
-                current.may_be_recomputed = current.may_be_recomputed or torch_private.keeps_for_recomputation()
-                self.carrier.keep_for_backward(current, x)
+        x = layer.normalise(x, None if current.metadata is None else current.whitened(layer, x.device))
+        if current.metadata is not None and layer.training and not torch.compiler.is_compiling():
+            current.may_be_recomputed = current.may_be_recomputed or torch_private.keeps_for_recomputation()
+            self.carrier.keep_for_backward(current, x)
         return x.movedim(0, axis) if axis else x

@@ -75,11 +75,17 @@ class NormalizedModel(nn.Module):
         Args:
             *inputs: The network's own arguments.
             metadata: What `design.encode` returns for the rows of this batch. `None` is allowed in eval and
-                means the population mean.
+                means the population mean. Layers that read no confounds in eval (`erase`) need none there.
             fit_on: One boolean per row: which rows β is learned from. All rows are normalised.
             weight: One number of 0 or more per row: how many samples it counts for when β is learned.
             **keywords: The network's own keyword arguments.
         """
+        if (
+            metadata is _REQUIRED
+            and not self.training
+            and not any(part.kind.reads_confounds for part in self._insertions)
+        ):
+            metadata = None
         if metadata is _REQUIRED:
             raise ShapeError(
                 "metadata must be given; got none. Write model(inputs, metadata=design.encode(rows)), or "

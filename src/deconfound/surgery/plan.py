@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,17 +41,17 @@ class Place:
     batch_axis: int = 0
     part: str = ""
 
-    def coefficients(self, design: Design) -> int | None:
-        """How many numbers β has here."""
-        if self.feature_shape is None:
-            return None
-        shape: tuple[int | None, ...] = self.feature_shape
+    @property
+    def features(self) -> int:
+        """How many features have coefficients of their own here, once the shape is known."""
+        shape: tuple[int | None, ...] = self.feature_shape or ()
         if self.share:
             shape = (shape[self.channel_axis % (len(shape) + 1) - 1],)
-        count = int(design.whitening.shape[1]) + 1
-        for size in shape:
-            count *= size or 1
-        return count
+        return math.prod(size or 1 for size in shape)
+
+    def coefficients(self, design: Design) -> int | None:
+        """How many numbers β has here."""
+        return None if self.feature_shape is None else (int(design.whitening.shape[1]) + 1) * self.features
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,15 @@ def refit(model: NormalizedModel, batches: Batches, prior: float | None) -> None
 def refitted(model: NormalizedModel, batches: Batches, prior: float | None) -> Iterator[None]:
     """A context in which the layers are refitted, and after which they are as before."""
     layers = _layers(model)
-    before = [layer._beta().detach().clone() for layer in layers]
+    held = [tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers())]
+    before = [tensor.detach().clone() for tensor in held]
     refit(model, batches, prior)
     try:
         yield
     finally:
-        for layer, beta in zip(layers, before, strict=True):
-            layer.set_beta(beta)
+        with torch.no_grad():
+            for tensor, value in zip(held, before, strict=True):
+                tensor.copy_(value)
 
 
 def _read(batches: Batches) -> Iterable[tuple[Any, ...]]:

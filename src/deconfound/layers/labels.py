@@ -1,0 +1,97 @@
+"""Which label group a row is in, read from whitened metadata: the combinations of the levels of keep."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deconfound.design import Design
+
+# More combinations of levels than this are not told apart: their effects on features are taken as linear.
+MOST_GROUPS = 32
+# A row further from every code than this has no label.
+FAR = 0.05
+
+
+class LabelGroups(NamedTuple):
+    """How label groups are read from `R = [z_C, z_L, 1]`.
+
+    Attributes:
+        back: `(q, columns)`: R times this are the standardised keep columns that have levels.
+        codes: `(G, columns)`: what each group has there; one row and no column where keep has no levels.
+    """
+
+    back: Tensor
+    codes: Tensor
+
+    def __call__(self, regressors: Tensor) -> tuple[Tensor, Tensor]:
+        """The group of each row, `(n,)`, and whether its label is known, `(n,)`."""
+        away = (regressors @ self.back).unsqueeze(1) - self.codes
+        distance, group = away.square().sum(2).min(1)
+        return group, distance <= FAR**2
+
+
+def label_groups(design: Design, like: Tensor) -> LabelGroups:
+    """The groups of a design's keep columns: of categories, booleans, and numeric columns that hold only 0 and 1."""
+    fitted = design.to_dict()
+    numeric = {codec["name"]: codec for codec in fitted["codecs"] if codec["kind"] == "numeric"}
+    confounds, directions = len(design.confound_columns), design.confound_directions
+    columns: list[int] = []
+    levels: list[list[tuple[float, ...]]] = []
+    start = confounds
+    for term, data in zip(design.keep, fitted["keep"], strict=True):
+        here = range(start, start + len(data["labels"]))
+        start = here.stop
+        used = [index for index in here if design.columns[index].used]
+        if data["term"]["kind"] != "linear" or not used:
+            continue
+        codes = _codes(data, len(design.levels.get(str(term), ())), numeric.get(str(term)))
+        if len(codes) and len(codes) * max(1, _count(levels)) <= MOST_GROUPS:
+            columns += used
+            levels.append([tuple(row) for row in codes[:, [index - here.start for index in used]]])
+    back = np.zeros((design.whitening.shape[1] + 1, len(columns)))
+    kept, inverse = _keep_inverse(design)
+    back[directions:-1] = inverse[:, [kept.index(index) for index in columns]]
+    rows = [sum(parts, ()) for parts in product(*levels)]
+    codes = torch.tensor(rows, dtype=like.dtype, device=like.device).reshape(len(rows), len(columns))
+    return LabelGroups(torch.tensor(back, dtype=like.dtype, device=like.device), codes)
+
+
+def keep_part(design: Design) -> Tensor:
+    """K, `(q_L, q_C)` with `c = z_C + z_L K`: z_C is what keep does not explain of the confounds c."""
+    kept, inverse = _keep_inverse(design)
+    return torch.from_numpy(-inverse @ design.whitening[kept, : design.confound_directions])
+
+
+def _keep_inverse(design: Design) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float64]]]:
+    """The keep columns that are used, and the matrix by which z_L leads back to them: that of a triangle."""
+    kept = [index for index, column in enumerate(design.columns) if column.role == "keep" and column.used]
+    return kept, np.linalg.inv(design.whitening[kept, design.confound_directions :])
+
+
+def groups_of(design: Design) -> int:
+    """How many label groups a design has."""
+    return len(label_groups(design, torch.empty(0)).codes)
+
+
+def _count(levels: list[list[tuple[float, ...]]]) -> int:
+    return int(np.prod([len(each) for each in levels])) if levels else 1
+
+
+def _codes(data: dict[str, Any], levels: int, numeric: dict[str, Any] | None) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """`(levels, columns)`: what each level is in standardised columns; empty for a numeric column of other values."""
+    mean, sd = np.asarray(data["mean"], np.float64), np.asarray(data["sd"], np.float64)
+    if levels:
+        return (np.eye(levels)[:, 1:] - mean) / sd
+    if numeric is None:
+        return np.empty((0, len(mean)))
+    # A column of 0 and 1 alone is known by its variance, p (1 − p).
+    share = numeric["mean"]
+    if not 0 < share < 1 or abs(numeric["sd"] ** 2 - share * (1 - share)) > 1e-9:
+        return np.empty((0, len(mean)))
+    values = (np.array([[0.0], [1.0]]) - numeric["mean"]) / numeric["sd"]
+    return (values - mean) / sd
