@@ -1,13 +1,16 @@
 """Folders of images: read once, in one size and scale, and refused by name where they are broken."""
 
 import sys
-import types
 
 import numpy as np
 import pandas as pd
+import pydicom
 import pytest
+import yaml
 from PIL import Image
+from typer.testing import CliRunner
 
+from deconfound.cli import app
 from deconfound.data import Source, open_images, open_source
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ScanError, TableError
 
@@ -157,21 +160,74 @@ def test_options_and_columns_that_cannot_be_are_named(folder, text, error, optio
     assert text in str(got.value)
 
 
-def test_dicom_frames_are_read_through_pydicom(tmp_path, monkeypatch):
-    """pydicom is an extra; this stands for it: a frame whose bright pixels have little signal."""
-    values = np.arange(100, dtype=np.int16).reshape(10, 10)
-    frame = types.SimpleNamespace(
-        pixel_array=values, RescaleSlope=2, RescaleIntercept=-50, PhotometricInterpretation="MONOCHROME1"
+def write_dicom(path, values, **tags):
+    """A DICOM file of one or several frames of 16-bit pixels."""
+    meta = pydicom.dataset.FileMetaDataset()
+    meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+    meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+    frame = pydicom.dataset.FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+    frame.Rows, frame.Columns = values.shape[-2:]
+    frame.SamplesPerPixel, frame.PhotometricInterpretation = 1, "MONOCHROME2"
+    frame.BitsAllocated = frame.BitsStored = 16
+    frame.HighBit, frame.PixelRepresentation = 15, 1
+    frame.PixelData = values.astype(np.int16).tobytes()
+    for name, value in tags.items():
+        setattr(frame, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.save_as(path, enforce_file_format=True)
+
+
+def test_dicom_frames_are_scaled_and_turned_dark_where_there_is_little_signal(tmp_path):
+    values = np.arange(100).reshape(10, 10)
+    write_dicom(tmp_path / "f" / "x.dcm", values, RescaleSlope=2, RescaleIntercept=-50)
+    write_dicom(tmp_path / "f" / "y.dcm", values, PhotometricInterpretation="MONOCHROME1")
+    options = {"size": 10, "channels": "grey", "progress": False}
+    x, y = open_images(tmp_path / "f", table={"file": ["x.dcm", "y"]}, cache=tmp_path / "c", **options).read([0, 1])[
+        :, 0
+    ]
+    assert (x[0, 0], x[-1, -1]) == (0, 1)
+    assert (y[0, 0], y[-1, -1]) == (1, 0)
+    write_dicom(tmp_path / "f" / "z.dcm", np.stack([values, values]), NumberOfFrames=2)
+    with pytest.raises(ScanError, match=r"z.dcm: must have one frame; got pixels of shape \(2, 10, 10\)"):
+        open_images(tmp_path / "f", table={"file": ["z"]}, cache=tmp_path / "c", **options)
+
+
+def test_a_folder_of_png_jpeg_tiff_and_dicom_runs_from_init_to_predictions(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(32):
+        dx, age = number // 4 % 2, random.uniform(50, 70)
+        pixels = random.integers(0, 100, (20, 16)) + (100 * dx if number % 2 else 0)
+        name, kind = f"lesion-{number:02d}", ("png", "jpg", "tif", "dcm")[number % 4]
+        if kind == "dcm":
+            write_dicom(tmp_path / "photos" / f"{name}.dcm", pixels)
+        else:
+            (tmp_path / "photos").mkdir(exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "photos" / f"{name}.{kind}")
+        rows.append({"image_id": name, "lesion": "mel" if dx else "nevus", "age": age})
+    pd.DataFrame([*rows, {"image_id": "absent", "lesion": "mel", "age": 60}]).to_csv(
+        tmp_path / "labels.csv", index=False
     )
-    monkeypatch.setitem(sys.modules, "pydicom", types.SimpleNamespace(dcmread=lambda path: frame))
-    (tmp_path / "x.dcm").write_bytes(b"dicom")
-    options = {"table": {"file": ["x.dcm"]}, "size": 10, "channels": "grey", "progress": False}
-    read = open_images(tmp_path, cache=tmp_path / "c", **options).read([0])[0, 0]
-    assert read[0, 0] == 1
-    assert read[-1, -1] == 0
-    frame.NumberOfFrames = 3
-    with pytest.raises(ScanError, match="must have one frame"):
-        open_images(tmp_path, cache=tmp_path / "d", **options)
+    monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words):
+        done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    asked = ["labels.csv", "--images", "photos", "--label", "lesion", "--confounds", "age"]
+    with pytest.raises(ScanError, match="absent: there is no such file"):
+        said("init", *asked)
+    assert "32 rows, samples of shape (3, 224, 224)" in said("init", *asked, "--skip-bad")
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config["network"]["name"] == "cnn2d"
+    assert config["data"]["options"]["size"] == [224, 224]
+    small = ["data.options={size: 12, skip_bad: true}", "training.epochs=1", "splits.folds=2"]
+    assert "auc" in said("fit", "config.yaml", *small, "training.augment=[flip, crop]", "--no-audit")
+    said("predict", "runs/run", "labels.csv", "--images", "photos")
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 33
 
 
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):

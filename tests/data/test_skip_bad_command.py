@@ -54,7 +54,11 @@ def test_init_writes_that_bad_scans_are_left_out(study):
     text = said("init", "study/participants.tsv", "--source", "study", "--label", "dx", "--confounds", "age", "--out",
                 "new.yaml", "--skip-bad")  # fmt: skip
     assert "2 left out, 22 scans remain" in text
-    assert yaml.safe_load((study / "new.yaml").read_text())["data"]["options"] == {"skip_bad": True}
+    assert yaml.safe_load((study / "new.yaml").read_text())["data"]["options"] == {
+        "shape": [64, 64, 64],
+        "fit": "resample",
+        "skip_bad": True,
+    }
 
 
 @pytest.mark.parametrize("command", ["fit", "compare"])

@@ -184,7 +184,7 @@ def test_a_network_of_ones_own_is_trained_on_images(tmp_path):
         training={"epochs": 15, "lr": 0.02, "threads": 1},
     )
     results = tiny.fit(config)
-    assert results["identity"]["data"]["scale"] == "none"
+    assert results["identity"]["data"]["scale"] == "channels"
     assert results["metrics"]["auc"]["mean"] > 0.9
 
 

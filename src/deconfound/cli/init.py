@@ -17,7 +17,10 @@ def init(
     label: Annotated[str, typer.Option(help="Column to predict; several with commas.")],
     confounds: Annotated[str, typer.Option(help="Columns to remove: age,sex,site or 'spline(age),sex'.")],
     source: Annotated[
-        Path | None, typer.Option(help="Features, NPY, NPZ or a folder of scans, if the samples are not in the table.")
+        Path | None,
+        typer.Option(
+            "--source", "--images", help="Features, NPY, NPZ, a folder of images or scans, if not in the table."
+        ),
     ] = None,
     person: Annotated[str | None, typer.Option(help="Column that names the person of a row.")] = None,
     id: Annotated[str | None, typer.Option(help="Column that joins source and table.")] = None,
@@ -32,6 +35,8 @@ def init(
     [bold]Examples[/]
 
     deconfound init table.csv --label dx --confounds age,sex,site
+
+    deconfound init labels.csv --images photographs/ --label lesion --confounds age,clinic
 
     deconfound init participants.tsv --source features.csv --label diagnosis --confounds 'site,spline(age),sex'
     """

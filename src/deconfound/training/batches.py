@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deconfound.methods import TrainingBatch
+from deconfound.training.augment import Key
 from deconfound.training.fold_data import FoldData, Part
 from deconfound.training.step import in_batches, number_of_batches, shuffled
 from deconfound.training.within import cases_of, paired_batches
@@ -31,11 +32,12 @@ class Rows(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.part.rows)
 
-    def __getitem__(self, positions: Sequence[int]) -> Batch:
+    def __getitem__(self, asked: Sequence[int] | tuple[Sequence[int], Key]) -> Batch:
+        positions, key = asked if isinstance(asked, tuple) else (asked, None)
         chosen = np.asarray(positions, dtype=np.intp)
         at = torch.from_numpy(chosen)
         batch = {
-            self.key: self.data.samples(self.part.rows[chosen]),
+            self.key: self.data.samples(self.part.rows[chosen], key),
             "label": self.part.target[at],
             "metadata": self.part.metadata[at],
         }
@@ -43,8 +45,8 @@ class Rows(Dataset[Batch]):
         return batch | {name: values[at] for name, values in more.items() if values is not None}
 
 
-class Order(Sampler[list[int]]):
-    """Positions of each batch.
+class Order(Sampler[Any]):
+    """Positions of each batch, with a key of its own where samples are augmented.
 
     Rows are divided into batches of nearly equal size. In training the order is drawn from (seed, epoch), and each
     process takes an equal share of it.
@@ -56,6 +58,7 @@ class Order(Sampler[list[int]]):
         draw: The probability by which each row is drawn, with replacement; None takes every row once.
         pairs: Cases `(rows, labels)` and strata `(rows,)`, for a loss that compares cases and controls of one stratum:
             each batch then holds pairs of them, as far as there are any.
+        keyed: Whether a key, the same in every process that reads and in a resumed epoch, comes with each batch.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class Order(Sampler[list[int]]):
         seed: int | None,
         draw: NDArray[np.float64] | None = None,
         pairs: tuple[NDArray[np.bool_], NDArray[np.intp]] | None = None,
+        keyed: bool = False,
     ) -> None:
-        self.rows, self.batch_size, self.seed, self.draw, self.pairs = rows, batch_size, seed, draw, pairs
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.draw, self.pairs, self.keyed = draw, pairs, keyed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -76,29 +81,31 @@ class Order(Sampler[list[int]]):
     def __len__(self) -> int:
         return number_of_batches(self._share(), self.batch_size)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[int] | tuple[list[int], Key]]:
         order = np.arange(self.rows)
+        rank, share = _rank()[0], self._share()
         if self.seed is not None:
             order = shuffled(self.rows, self.seed, self.epoch, self.draw)
-            rank, share = _rank()[0], self._share()
             order = order[rank * share : (rank + 1) * share]
         batches = in_batches(order, self.batch_size)
         if self.seed is not None and self.pairs is not None:
             batches = paired_batches(batches, *self.pairs)
-        for part in batches:
-            yield part.tolist()
+        for number, part in enumerate(batches):
+            positions: list[int] = part.tolist()
+            yield (positions, (self.seed or 0, self.epoch, rank, number)) if self.keyed else positions
 
     def _share(self) -> int:
         return self.rows if self.seed is None else self.rows // _rank()[1]
 
 
 def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, workers: int = 0) -> DataLoader[Any]:
-    """Batches of a part; shuffled if a seed is given."""
+    """Batches of a part; shuffled, and augmented where the run asks for it, if a seed is given."""
     pairs = None if part.stratum is None else (cases_of(part.target), part.stratum.numpy())
+    keyed = seed is not None and bool(data.problem.config.training.augment)
     return DataLoader(
         Rows(data, part),
         batch_size=None,
-        sampler=Order(len(part.rows), batch_size, seed, part.draw, pairs),
+        sampler=Order(len(part.rows), batch_size, seed, part.draw, pairs, keyed),
         num_workers=workers,
         persistent_workers=workers > 0,
     )

@@ -158,6 +158,9 @@ def column_faults(config: Config, source: Source) -> list[str]:
     if config.design.site and config.design.site not in named["design.confounds"]:
         faults.append(f"design.site must be one of the confounds; got {config.design.site!r}.")
     faults += number_faults(source.table, [n for n in named["design.confounds"] if n not in config.data.types])
+    if config.training.augment and len(source.shape) not in (3, 4):
+        shape = tuple(source.shape)
+        faults.append(f"training.augment must be left out but for images and scans; got samples of shape {shape}.")
     return faults + sample_faults(config, source)
 
 

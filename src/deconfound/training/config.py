@@ -37,6 +37,7 @@ Terms = Annotated[tuple[Term, ...], BeforeValidator(_as_tuple)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
 Fill = Literal["error", "mean"]
+Augmentation = Literal["flip", "rotate", "shift", "crop", "brightness"]
 
 
 class Section(BaseModel):
@@ -80,8 +81,8 @@ class DataOptions(Section):
     """For a binary label, the level that a high score stands for."""
     missing_features: Fill = "error"
     """What an empty cell among the inputs is: an error, or the mean of the training rows."""
-    scale: Literal["auto", "columns", "none"] = "auto"
-    """"columns" standardises each input on the training rows; "auto" does so for tables, not for images."""
+    scale: Literal["auto", "columns", "channels", "none"] = "auto"
+    """Standardise on the training rows each of the columns or channels; auto: columns of tables, channels of images."""
     options: dict[str, Any] = {}
     """Further arguments of the reader of images (size, channels, resize) or of scans (shape, fit, skip_bad)."""
 
@@ -175,6 +176,8 @@ class TrainingOptions(Section):
     """Lightning's: auto, ddp, fsdp, …"""
     precision: str = "32-true"
     """Lightning's: 32-true, bf16-mixed, 16-mixed, …"""
+    augment: Annotated[tuple[Augmentation, ...], BeforeValidator(_as_tuple)] = ()
+    """Random changes of training images: flip, rotate (10°), shift (5 %), crop (to 80 %), brightness (20 %)."""
     workers: Annotated[int, Field(ge=0)] = 0
     """Processes that read samples."""
     threads: AtLeastOne | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.methods import TrainingBatch
+from deconfound.training.augment import Key, augmented
 from deconfound.training.problem import Problem
 from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, RowNumbers, stratum_codes
@@ -21,6 +23,7 @@ from deconfound.training.tasks import targets
 from deconfound.training.w_scores import controls_at
 
 AT_ONCE = 256
+NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,12 @@ class FoldData:
     validation: Part
     test: Part
 
-    def samples(self, rows: RowNumbers) -> Tensor:
-        """Standardised samples of these rows."""
-        return torch.from_numpy(self.scaler(self.problem.source.read(rows)))
+    def samples(self, rows: RowNumbers, key: Key | None = None) -> Tensor:
+        """Standardised samples of these rows; with a key, augmented before."""
+        x = self.problem.source.read(rows)
+        if key is not None:
+            x = augmented(torch.from_numpy(x), self.problem.config.training.augment, key).numpy()
+        return torch.from_numpy(self.scaler(x))
 
     def in_units(self, logits: Tensor) -> Tensor:
         """A network's outputs at the prevalence, or in the units, of the training rows."""
@@ -119,12 +125,13 @@ def fold_data(problem: Problem, number: int) -> FoldData:
 
 
 def _scaler(problem: Problem, fold: Fold) -> Scaler:
-    data = problem.config.data
-    if data.scale != "columns" and data.missing_features == "error":
+    data, source = problem.config.data, problem.source
+    if data.scale == "none" and data.missing_features == "error":
         return Scaler()
-    blocks = (fold.train[start : start + AT_ONCE] for start in range(0, len(fold.train), AT_ONCE))
-    fitted = fit_scaler(problem.source.read(block) for block in blocks)
-    return fitted if data.scale == "columns" else Scaler(fitted.mean)
+    at_once = max(1, min(AT_ONCE, NUMBERS_AT_ONCE // math.prod(source.shape)))
+    blocks = (fold.train[start : start + at_once] for start in range(0, len(fold.train), at_once))
+    fitted = fit_scaler((source.read(block) for block in blocks), by_channel=data.scale == "channels")
+    return fitted if data.scale != "none" else Scaler(fitted.mean)
 
 
 def _stratum(problem: Problem, rows: RowNumbers) -> Tensor | None:

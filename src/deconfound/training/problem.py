@@ -211,7 +211,9 @@ def _resolved(config: Config, source: Source) -> Config:
     leaves_out = config.splits.kind in ("leave-one-out", "column") and config.splits.column in confounds
     site = config.design.site or next((name for name in confounds if name.lower() in SITES), None)
     unseen = config.design.unseen or ("mean" if leaves_out else "error")
-    scale = ("columns" if flat else "none") if config.data.scale == "auto" else config.data.scale
+    # Scans are brought to one scale when they are read.
+    by_axes = {1: "columns", 2: "channels", 3: "channels"}.get(len(source.shape), "none")
+    scale = by_axes if config.data.scale == "auto" else config.data.scale
     threads = config.training.threads or (1 if flat else torch.get_num_threads())
     # A reader of scans says whose they are.
     person = config.data.person or ("person" if not flat and "person" in source.table else None)

@@ -41,14 +41,23 @@ class Scaler:
         return cls(*(np.array(data[name]) if name in data else None for name in ("mean", "scale")))
 
 
-def fit_scaler(batches: Iterable[NDArray[Any]]) -> Scaler:
-    """Means and standard deviations over batches of training rows, whose cells may be NaN."""
+def fit_scaler(batches: Iterable[NDArray[Any]], by_channel: bool = False) -> Scaler:
+    """Means and standard deviations over batches of training rows, whose cells may be NaN.
+
+    Args:
+        batches: Of samples.
+        by_channel: One mean for all places of a channel, the first axis of a sample, instead of one for each input.
+    """
+    axes: tuple[int, ...] = ()
     counts: Any = 0
     total: Any = 0.0
     squares: Any = 0.0
     shift: Any = None
     for batch in batches:
         values = np.asarray(batch, dtype=np.float64)
+        if by_channel:  # places are further rows
+            axes = tuple([1] * (values.ndim - 2))
+            values = np.moveaxis(values, 1, -1).reshape(-1, values.shape[1])
         filled = ~np.isnan(values)
         if shift is None:  # squares around a value near the mean keep their digits
             shift = np.where(filled, values, 0.0).sum(0) / np.maximum(filled.sum(0), 1)
@@ -61,4 +70,5 @@ def fit_scaler(batches: Iterable[NDArray[Any]]) -> Scaler:
     spread = np.sqrt(np.maximum(variance, 0.0))
     # Constant inputs keep a spread of rounding errors, which would be blown up to a signal.
     constant = spread <= 1e-7 * (np.abs(shift + total / counts) + 1e-30)
-    return Scaler(shift + total / counts, np.where(constant, 1.0, spread))
+    mean, scale = shift + total / counts, np.where(constant, 1.0, spread)
+    return Scaler(mean.reshape(*mean.shape, *axes), scale.reshape(*scale.shape, *axes))

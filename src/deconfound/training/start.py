@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deconfound.data import IDENTIFIERS, Source, suspicious_features
+from deconfound.data import IDENTIFIERS, FileSource, Source, suspicious_features
 from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
 from deconfound.design import Balance, Design
 from deconfound.design.balance_report import WEAK_TIE
@@ -62,7 +62,7 @@ def start_config(
         table: The table with labels and confounds, and with the features unless `source` has them.
         labels: Columns to predict.
         confounds: Columns or terms to remove.
-        source: Features, an array, or a folder of scans.
+        source: Features, an array, or a folder of images or scans.
         person: The column that names the person of a row.
         id: The column that joins `source` and `table`.
         folder: Where the run will lie.
@@ -75,6 +75,7 @@ def start_config(
     if skip_bad and reads_scans(data):
         data = data.model_copy(update={"options": {"skip_bad": True}})
     opened = open_source(data, [*labels, *columns, *([person] if person else [])])
+    data = data.model_copy(update={"options": {**_reading(opened), **data.options}})
     named = {"--label": labels, "--confounds": columns, "--person": [person], "--id": [id]}
     for option, names in named.items():
         faults += absent([name for name in names if name], list(opened.table), option)
@@ -110,6 +111,16 @@ def start_config(
         data, task, tuple(opened.shape), confounds, person, site, folder, any(missing.values()), empty, bool(rare)
     )
     return Start(first.text(schema), schema_text(), tuple(noticed))
+
+
+def _reading(source: Source) -> dict[str, Any]:
+    """How files are read, for the config to show what can be changed."""
+    if not isinstance(source, FileSource):
+        return {}
+    channels, *edges = source.shape
+    if len(edges) == 3:
+        return {"shape": edges, "fit": "resample"}
+    return {"size": edges, "channels": "rgb" if channels == 3 else "grey", "resize": "stretch"}
 
 
 def _labels(task: Task, codes: Any) -> list[str]:

@@ -13,6 +13,11 @@ from deconfound.training.config import Config, DataOptions, sections
 from deconfound.training.tasks import Task
 
 FOLDS = 5
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": [64, 32], "dropout": 0.2},
+    "resnet3d": {"hidden": [128, 16]},
+    "package.module:callable": {},
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class FirstConfig:
                 ("positive", task.levels[0][1] if task.kind == "binary" else None, task.kind == "binary"),
                 ("person", self.person, True),
                 ("missing_features", "mean" if self.missing_features else "error", True),
-                ("features", ["thickness_*"], False),
+                ("features", ["thickness_*"] if len(self.shape) == 1 else None, False),
             ],
             "design": [
                 ("confounds", list(self.confounds), True),
@@ -77,7 +82,8 @@ class FirstConfig:
             ],
             "network": [
                 ("name", network, True),
-                ("options", {"hidden": [64, 32], "dropout": 0.2}, network == "mlp"),
+                ("options", _OPTIONS.get(network, {"hidden": 64, "dropout": 0.2}), network == "mlp"),
+                ("weights", "weights.safetensors" if len(self.shape) > 1 else None, False),
             ],
             "method": [("name", "pmdn", True), ("at", ["fc1", "out"], False)],
             "training": [
@@ -87,6 +93,8 @@ class FirstConfig:
                 ("batch_size", 64, True),
                 ("lr", 0.001, True),
                 ("loss", "focal", False),
+                ("augment", ["flip", "rotate", "shift"] if len(self.shape) in (3, 4) else None, False),
+                ("workers", 2 if len(self.shape) > 1 else None, False),
                 ("precision", "bf16-mixed", False),
             ],
             "splits": [
