@@ -6,6 +6,7 @@ from __future__ import annotations
 RENAMED = {
     "deconfound.NormalizedModel.settle": "deconfound.NormalizedModel.refit",
     "deconfound.NormalizedModel.settled": "deconfound.NormalizedModel.refitted",
+    "deconfound.PMDN(step='adaptive')": "deconfound.PMDN(memory=250)",
     "deconfound.data.Cohort": "deconfound_lab.Cohort",
     "deconfound.data.Scans": "deconfound.data.FileSource",
     "deconfound.data.Strengths": "deconfound_lab.Strengths",

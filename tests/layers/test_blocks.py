@@ -28,13 +28,11 @@ def numbers(n=43, d=37, q=4, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_blocks_give_the_products_the_residual_and_the_measured_features(sizes, dtype):
+def test_blocks_give_the_products_and_the_residual(sizes, dtype):
     features, regressors, coefficients = numbers(dtype=dtype)
-    products, some = functional.products_and_sampled(features, regressors, lambda part: part[:, 3:5])
+    products = functional.cross_products(features, regressors)
     close = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {}
     torch.testing.assert_close(products, torch.einsum("nq,nd->qd", regressors, features), **close)
-    torch.testing.assert_close(functional.cross_products(features, regressors), products)
-    assert torch.equal(some, features[:, 3:5])
     expected = features - torch.einsum("nq,qd->nd", regressors, coefficients)
     torch.testing.assert_close(functional.residualize(features, regressors, coefficients), expected, **close)
 
@@ -51,8 +49,7 @@ def test_many_regressors_are_multiplied_as_a_whole(monkeypatch):
     monkeypatch.setattr(functional, "BLOCK_BYTES", 1)
     features, few, _ = numbers(q=functional.BLOCK_REGRESSORS)
     _, many, _ = numbers(q=functional.BLOCK_REGRESSORS + 1)
-    products, _ = functional.products_and_sampled(features, many, lambda part: part)
-    torch.testing.assert_close(products, torch.einsum("nq,nd->qd", many, features))
+    torch.testing.assert_close(functional.cross_products(features, many), torch.einsum("nq,nd->qd", many, features))
     assert functional._block(features, few) == functional.BLOCK_ROWS
     assert functional._block(features, many) == 0
 
@@ -89,23 +86,3 @@ def test_a_layer_trains_the_same_with_blocks_as_without(cohort, monkeypatch):
     assert plain[0].shape == (50, 2100)
     for one, two in zip(plain, blocked, strict=True):
         torch.testing.assert_close(one, two)
-
-
-def test_a_feature_that_is_not_finite_and_not_measured_keeps_its_coefficients_alone(cohort):
-    layer, metadata = dc.PMDN(cohort.design, 2100), cohort.metadata[:40].float()
-    x = (torch.randn(40, 2100) + metadata[:, :1]).requires_grad_()
-    layer(x, metadata).square().mean().backward()
-    beta, response = layer.beta.clone(), layer.gradient_mean.clone()
-    spoilt = x.detach().clone()
-    spoilt[3, 13] = float("inf")  # of 16 features the first eight are measured
-    spoilt.requires_grad_()
-    weights = torch.ones(40, 2100)
-    weights[:, 15] = float("inf")
-    (layer(spoilt, metadata) * weights).nan_to_num(0, 0, 0).sum().backward()
-    moved = (layer.beta != beta).all(0)
-    assert moved.sum() == 2099
-    assert not moved[13]
-    assert layer.skipped == 1
-    assert torch.isfinite(layer.gradient_mean).all()
-    assert torch.equal(layer.gradient_mean[:, 15], response[:, 15])
-    assert (layer.gradient_mean[:, 14] != response[:, 14]).all()

@@ -8,8 +8,7 @@ import torch
 
 import deconfound as dc
 from deconfound.layers.functional import eigenvalue_bound
-from deconfound.layers.pmdn import gain, gradient
-from deconfound.layers.pmdn.gain import Numbers, Sums, adaptive_gain
+from deconfound.layers.pmdn import gradient
 from tests.conftest import make_cohort
 
 
@@ -73,107 +72,102 @@ def test_rmdn_is_exponentially_weighted_ridge_least_squares(cohort):
     np.testing.assert_allclose(layer.beta.numpy(), wanted, atol=1e-6)
 
 
-def naive_gain(state, errors, regressors, sizes, step_of):
-    """The gain of each group by loops over pairs of rows; `state` is a dict that is changed."""
-    n, groups, start = len(errors), [], 0
-    for size in sizes:
-        groups.append(range(start, start + size))
-        start += size
-    forget = max(n / (state["samples"] + n), min(n / gain.WINDOW, 1))
-    scale = state["scale"] + ((errors**2).mean(0) - state["scale"]) * forget
-    rates = []
-    for number, group in enumerate(groups):
-        v = [np.outer(regressors[i, group], errors[i] / np.sqrt(scale)) for i in range(n)]
-        trend = state["trend"][group] / np.sqrt(scale)
-        length = state["length"][number]
-        length += (np.mean([(one**2).sum() for one in v]) - length) * forget
-        pairs = [(v[i] * v[j]).sum() for i in range(n) for j in range(n) if i != j]
-        within = np.mean(pairs) / length if pairs else 0.0
-        step = state["step"][number]
-        across = np.mean([(one * trend).sum() for one in v]) / length + step / (1 + step * gain.WINDOW)
-        past, others = min(state["samples"], gain.WINDOW), n - 1
-        measured = (others / 2 * within + past * across) / max(others / 2 + past, 1) if past + others else 1.0
-        average = n / (state["samples"] + n + (30.0, 30.0, 0.0)[number])
-        recent = max(average, min(n / gain.WINDOW, 1 / gain.BATCHES))
-        state["agreement"][number] += (measured - state["agreement"][number]) * recent
-        rho = min(max(state["agreement"][number], 0), 1)
-        rates.append(max(n * rho / (1 + (n - 1) * rho), average))
-        state["length"][number] = length
-        state["step"][number] = step_of(rates[-1]) / n
-    state["trend"] += (regressors.T @ errors / n - state["trend"]) * forget
-    state["scale"] = scale
-    state["samples"] = min(state["samples"] + n, gain.LONGEST)
-    return rates
+def row_weights(n, weighted):
+    return np.random.default_rng(0).uniform(0.2, 2.5, n) if weighted else np.ones(n)
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["rows alike", "weights"])
 @pytest.mark.parametrize("batch", [1, 7, 60])
-def test_pmdn_moves_beta_by_the_gain_times_the_penalty_gradient(batch):
-    """Three groups with a gain, a prior and a trend each, the cap, and the first batch's mean: all written out."""
-    cohort = make_cohort(n=180, mean=2.0)
-    layer = dc.PMDN(cohort.design, 5).double()
-    q, d = layer._directions, 5
-    sizes = [cohort.design.confound_directions, q - 1 - cohort.design.confound_directions, 1]
-    beta = np.zeros((q, d))
-    state = {
-        "samples": 0.0, "agreement": [0.0] * 3, "step": [0.0] * 3, "length": [0.0] * 3,
-        "trend": np.zeros((q, d)), "scale": np.zeros(d),
-    }  # fmt: skip
-    for number, rows in enumerate(torch.arange(180).split(batch)):
-        layer(cohort.features[rows], cohort.metadata[rows])
-        regressors, features = regressors_of(cohort, rows.numpy()), cohort.features.numpy()[rows.numpy()]
-        gram = regressors.T @ regressors / len(rows)
+def test_pmdn_moves_beta_by_the_share_of_the_batch_in_its_memory(batch, weighted):
+    """Rates, priors, the cap, a memory that is full after some batches, and the intercept first: all written out."""
+    cohort, memory = make_cohort(n=180, mean=2.0), 50.0
+    layer = dc.PMDN(cohort.design, 5, memory=memory).double()
+    q, samples, capped = layer._directions, 0.0, 0
+    beta, weights = np.zeros((q, 5)), row_weights(180, weighted)
+    for rows in np.split(np.arange(180), range(batch, 180, batch)):
+        given = {"weight": torch.from_numpy(weights[rows])} if weighted else {}
+        layer(cohort.features[rows], cohort.metadata[rows], **given)
+        regressors, features, w = regressors_of(cohort, rows), cohort.features.numpy()[rows], weights[rows]
+        n = w.sum()
+        mean = sum(w[i] * (features[i] - regressors[i] @ beta) for i in range(len(rows))) / n
+        beta[-1] += n / (min(samples, memory) + n) * mean
+        gram = sum(w[i] * np.outer(regressors[i], regressors[i]) for i in range(len(rows))) / n
         bound = min(np.linalg.norm(gram), 1 + np.linalg.norm(gram - np.eye(q)))
         assert bound >= np.linalg.eigvalsh(gram)[-1] - 1e-9
-        rates = naive_gain(state, features - regressors @ beta, regressors, sizes, lambda rate: min(rate, 1 / bound))  # noqa: B023
-        steps = np.repeat([min(rate, 1 / bound) for rate in rates], sizes)[:, None]
-        if number == 0:
-            beta[-1] = features.mean(0)
-            steps[-1] = 0.0
-        beta = beta + steps * (regressors.T @ (features - regressors @ beta)) / len(rows)
+        rate = n / (min(samples, memory) + n + 30)
+        capped += rate > 1 / bound
+        left = features - regressors @ beta
+        move = sum(w[i] * np.outer(regressors[i, :-1], left[i]) for i in range(len(rows))) / n
+        beta[:-1] += min(rate, 1 / bound) * move
+        samples += n
         np.testing.assert_allclose(layer.beta.numpy(), beta, rtol=1e-7, atol=1e-9)
-    assert np.abs(beta[: sizes[0]]).max() > 0.1
-    assert len(set(np.round(rates, 6))) == 3 or batch == 60  # the groups do not share a gain
+    assert layer.samples.item() == pytest.approx(samples)
+    assert np.abs(beta[: cohort.design.confound_directions]).max() > 0.1
+    assert capped or batch < 60
 
 
-def test_the_implicit_gradient_is_the_naive_running_average():
-    """S by loops over rows, its units, its gain with a prior of WINDOW samples, and the gradient that follows."""
-    cohort = make_cohort(n=120)
-    layer = dc.PMDN(cohort.design, 5, gradient="bilevel").double()
-    q = cohort.design.confound_directions
-    mean, size, spread = np.zeros((q, 5)), 0.0, 0.0
-    samples, agreement, step, length = 0.0, 0.0, 0.0, 0.0
-    trend, scale = np.zeros((q, 5)), np.zeros(5)
+def test_a_rate_above_the_cap_is_cut_to_it():
+    """One row of a rare site, in whose direction the batch's Gram matrix has an eigenvalue of some hundred."""
+    cohort = make_cohort(n=5000, rare=True)
+    row = int(np.flatnonzero(cohort.table["site"] == "C")[0])
+    regressors = regressors_of(cohort, [row])
+    largest = (regressors**2).sum()
+    assert largest > 100 > 31
+    layer = dc.PMDN(cohort.design, 5).double()
+    layer(cohort.features[[row]], cohort.metadata[[row]])
+    left = cohort.features[row].numpy() - layer.beta.numpy()[-1]
+    np.testing.assert_allclose(layer.beta.numpy()[:-1], np.outer(regressors[0, :-1], left) / largest, atol=1e-12)
+
+
+def test_memory_is_counted_in_samples():
+    """Ten batches of two take the share of one batch of twenty: what is left of an old β is the same."""
+    left = {}
+    for batch in (1, 2, 20):
+        cohort = make_cohort(n=2000)
+        layer = dc.PMDN(cohort.design, 5).double()
+        layer.samples.fill_(1000.0)
+        layer.set_beta(torch.ones_like(layer.beta))
+        for rows in torch.arange(200).split(batch):
+            layer(torch.zeros(len(rows), 5).double(), cohort.metadata[rows])
+        left[batch] = layer.beta[:-1].mean().item()
+    assert left[1] == pytest.approx(left[20], abs=0.05)
+    assert left[2] == pytest.approx(left[20], abs=0.05)
+    assert left[20] == pytest.approx((280 / 300) ** 10, abs=0.1)
+
+
+@pytest.mark.parametrize("share", [None, 0.25])
+def test_the_implicit_gradient_is_the_naive_running_average(share):
+    """S by loops over rows, its prior, its memory, the features' sizes with a jump, and the gradient that follows."""
+    cohort, memory = make_cohort(n=240), 70.0
+    layer = dc.PMDN(cohort.design, 5, memory=memory, step=share).double()
+    q, n = cohort.design.confound_directions, 20
+    mean, size, deviation, jumps = np.zeros((q, 5)), np.zeros(5), np.zeros(5), 0
     draw = torch.Generator().manual_seed(0)
-    for number, rows in enumerate(torch.arange(120).split(20)):
+    for number, rows in enumerate(torch.arange(240).split(n)):
         x = cohort.features[rows].clone().requires_grad_()
-        direction = torch.randn(20, 5, generator=draw).double() + cohort.metadata[rows, :1]
+        direction = torch.randn(n, 5, generator=draw).double() + cohort.metadata[rows, :1]
+        direction[:, 1] *= 300.0 if number >= 8 else 1.0
+        direction[:, 2] *= number > 0
         (layer(x, cohort.metadata[rows]) * direction).mean().backward()
-        g, n = direction.numpy() / 100, 20
+        g = direction.numpy() / (5 * n)
         c, z = confounds_of(cohort, rows.numpy()), regressors_of(cohort, rows.numpy())[:, :q]
-        change = 0.5 * math.log(np.mean((n * g) ** 2)) - size
-        weight = max(n / (samples + n), gradient.LEAST)
-        jumped = abs(change) > max(gradient.SPREADS * spread / math.sqrt(n), math.log(gradient.JUMP))
-        size += change if jumped or not number else weight * change
-        spread += (min(abs(change), gradient.LARGEST_DEVIATION) * math.sqrt(n) - spread) * weight if number else 0.0
-        hat = n * g * math.exp(-size)
-        forget = max(n / (samples + n), min(n / gain.WINDOW, 1))
-        scale = scale + ((hat**2).mean(0) - scale) * forget
-        v = [(np.outer(c[i], hat[i]) - mean) / np.sqrt(scale) for i in range(n)]
-        length += (np.mean([(one**2).sum() for one in v]) - length) * forget
-        within = np.mean([(v[i] * v[j]).sum() for i in range(n) for j in range(n) if i != j]) / length
-        across = np.mean([(one * trend / np.sqrt(scale)).sum() for one in v]) / length
-        across += step / (1 + step * gain.WINDOW)
-        past = min(samples, gain.WINDOW)
-        measured = ((n - 1) / 2 * within + past * across) / ((n - 1) / 2 + past)
-        average = n / (samples + n + gain.WINDOW)
-        agreement += (measured - agreement) * max(average, min(n / gain.WINDOW, 1 / gain.BATCHES))
-        rho = min(max(agreement, 0), 1)
-        share = max(n * rho / (1 + (n - 1) * rho), average)
-        trend += (np.mean([np.outer(c[i], hat[i]) - mean for i in range(n)], 0) - trend) * forget
-        mean = mean + share * (c.T @ hat / n - mean)
-        samples, step = samples + n, share / n
+        part = share or n / (min(number * n, memory) + n + 300)
+        for j in range(5):
+            found, growth = math.sqrt(np.mean((n * g[:, j]) ** 2)), 1.0
+            if size[j] > 0 and found > 0:
+                change = math.log(found / size[j])
+                jumped = abs(change) > max(gradient.DEVIATIONS * deviation[j] / math.sqrt(n), math.log(gradient.JUMP))
+                growth = math.exp(change if jumped else gradient.WEIGHT * change)
+                usual = min(abs(change), gradient.LARGEST_DEVIATION) * math.sqrt(n)
+                deviation[j] += gradient.WEIGHT * (usual - deviation[j])
+                jumps += jumped
+            size[j] = size[j] * growth if size[j] > 0 else found
+            total = sum(c[i] * n * g[i, j] for i in range(n)) / n
+            mean[:, j] = mean[:, j] * growth + part * (total - mean[:, j] * growth)
         np.testing.assert_allclose(layer.gradient_mean.numpy(), mean, rtol=1e-7, atol=1e-9)
-        np.testing.assert_allclose(x.grad.numpy(), g - z @ mean * math.exp(size) / n, rtol=1e-6, atol=1e-10)
+        np.testing.assert_allclose(layer.gradient_size.numpy(), [size, deviation], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(x.grad.numpy(), g - z @ mean / n, rtol=1e-6, atol=1e-10)
+    assert 0 < jumps < 30
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -186,15 +180,3 @@ def test_the_eigenvalue_bound_is_an_upper_bound_and_exact_for_one_sample(seed):
     assert eigenvalue_bound(gram) <= gram.diagonal().sum() * (1 + 1e-9)
     if seed == 0:
         torch.testing.assert_close(eigenvalue_bound(gram), largest)
-
-
-@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (2.0, 0.5, 1.0)])
-def test_the_gain_is_the_same_for_numbers_and_for_tensors(weights):
-    rows, squares = sum(weights), sum(weight**2 for weight in weights)
-    past, seen = Numbers(40.0, 0.1, 0.002, 3.0), Sums(20.0, 1.5, 12.0)
-    rate, numbers = adaptive_gain(past, seen, rows, squares, 30.0)
-    one = torch.ones(1, dtype=torch.float64)
-    tensors = Numbers(one[0] * past.samples, *(one * value for value in past[1:]))
-    other, others = adaptive_gain(tensors, Sums(*(one * v for v in seen)), one[0] * rows, one[0] * squares, one * 30)
-    assert other.item() == pytest.approx(rate)
-    assert [value.item() for value in others] == pytest.approx(list(numbers))

@@ -82,8 +82,8 @@ def test_mdn_leaves_nothing_between_sites_under_a_balanced_sampler():
     assert left["training"] > 3  # the control
 
 
-@pytest.mark.parametrize("step", ["average", "adaptive"])
-def test_means_of_a_hundred_sd_are_no_harder_than_others(step):
+@pytest.mark.parametrize(("step", "allowed"), [("average", 0.02), (None, 0.15)])
+def test_means_of_a_hundred_sd_are_no_harder_than_others(step, allowed):
     cohort = make_cohort(n=2000, mean=100.0)
     layer = dc.PMDN(cohort.design, 5, step=step).double()
     order = torch.Generator().manual_seed(0)
@@ -92,34 +92,39 @@ def test_means_of_a_hundred_sd_are_no_harder_than_others(step):
             layer(cohort.features[rows], cohort.metadata[rows])
     expected = least_squares_residual(cohort)
     found = layer.eval()(cohort.features, cohort.metadata).numpy()
-    assert np.linalg.norm(found - expected) / np.linalg.norm(expected - expected.mean(0)) < 0.02
+    assert np.linalg.norm(found - expected) / np.linalg.norm(expected - expected.mean(0)) < allowed
 
 
 @pytest.mark.parametrize("batch", [20, 50, 200])
-def test_skewed_noise_is_not_taken_for_drift(batch):
-    """84 still features after a ReLU, ten sites, one with 73 % of the rows: unit directions gave .03 to .11."""
+def test_skewed_still_features_stay_below_a_fifth_of_the_noise_and_the_refit_takes_that_away(batch):
+    """84 still features after a ReLU, ten sites, one with 73 % of the rows."""
     site, design, metadata = sites(5000, [0.73] + [0.03] * 9)
     rng = torch.Generator().manual_seed(0)
     x = (torch.randn(5000, 84, generator=rng) + 0.5 * torch.randn(10, 84, generator=rng)[site] - 1).relu()
-    layer = dc.PMDN(design, 84)
+    model = dc.normalize(torch.nn.Sequential(torch.nn.Identity()), design, at="0", layer="pmdn", example=x[:2])
     for _ in range(5):
         for rows in torch.randperm(5000, generator=rng).split(batch):
-            layer(x[rows], metadata[rows])
+            model(x[rows], metadata=metadata[rows])
     regressors = torch.cat([metadata @ torch.from_numpy(design.whitening).float(), torch.ones(5000, 1)], 1).double()
     beta = torch.linalg.lstsq(regressors, x.double()).solution
     exact = x.double() - regressors[:, :-1] @ beta[:-1]
     noise = (x.double() - regressors @ beta).std(0)
-    error = ((layer.eval()(x, metadata).double() - exact) / noise).square().mean().sqrt()
-    assert error < 0.009
+
+    def error():
+        return ((model.eval()(x, metadata=metadata).double() - exact) / noise).square().mean().sqrt()
+
+    assert 0.05 < error() < 0.2
+    model.refit([(x, metadata)])
+    assert error() < 0.025
 
 
-def drift_error(large):
+def drift_error(large=False, memory=250.0):
     """How far β is behind slopes that grow, without the first feature, which may be a thousand times as large."""
     rng = torch.Generator().manual_seed(0)
     age = np.random.default_rng(0).normal(60, 10, 1000)
     design = dc.Design(confounds=["age"]).fit({"age": age})
     metadata = torch.from_numpy(design.encode({"age": age}))
-    layer, errors = dc.PMDN(design, 8), []
+    layer, errors = dc.PMDN(design, 8, memory=memory), []
     for step in range(300):
         rows = torch.randint(0, 1000, (20,), generator=rng)
         slope = torch.full((8,), 0.05 * step)
@@ -132,8 +137,14 @@ def drift_error(large):
     return np.mean(errors)
 
 
-def test_one_large_feature_does_not_hide_the_drift_of_the_others():
-    assert drift_error(large=True) < 1.2 * drift_error(large=False)
+def test_drift_is_followed_by_a_short_memory_and_not_by_a_long_one():
+    """Slopes that grow by .05 in a step of 20 rows: 250 rows later they have grown by .6."""
+    assert drift_error() < 0.7
+    assert drift_error(memory=2500.0) > 4  # the control
+
+
+def test_one_large_feature_changes_nothing_for_the_others():
+    assert drift_error(large=True) == drift_error()
 
 
 @pytest.mark.parametrize("size", [1e30, torch.inf, torch.nan])
@@ -145,9 +156,10 @@ def test_a_batch_with_extreme_features_is_skipped_and_counted_or_forgotten(cohor
     spoilt = cohort.features.float().clone()
     spoilt[3, 2] = size
     layer(spoilt, metadata)
-    if kind is dc.PMDN or not np.isfinite(size):
+    if not np.isfinite(size):
         assert layer.skipped == 1
-        assert torch.equal(layer._beta(), before)
+        kept = (layer._beta() == before).all(0).tolist()
+        assert kept == [kind is not dc.PMDN, kind is not dc.PMDN, True, kind is not dc.PMDN, kind is not dc.PMDN]
     for _ in range(30):
         layer(cohort.features.float(), metadata)
     assert torch.isfinite(layer._beta()).all()

@@ -191,7 +191,7 @@ def test_modules_that_the_network_lacks_are_told_once_before_training(tmp_path, 
     [
         (
             "method.options.pmdn.step=7",
-            "method 'pmdn': step must be 'adaptive', 'average' or a number in (0, 1]; got 7",
+            "method 'pmdn': step must be None, 'average' or a number in (0, 1]; got 7",
         ),
         (
             "method.options.pmdn.layer_norm=perhaps",

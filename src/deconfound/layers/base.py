@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, ShapeError
 from deconfound.layers import torch_private
-from deconfound.layers.checkpoint import FORMAT, LayerState, Share, read_state, upgrade, warn_of_old_format, write_state
+from deconfound.layers.checkpoint import FORMAT, Share, read_state, upgrade, warn_of_old_format, write_state
 from deconfound.layers.functional import residualize
 from deconfound.layers.pmdn import kernels
 from deconfound.layers.shapes import FeatureShape
@@ -196,7 +196,6 @@ class MetadataLayer(nn.Module, ABC):
             "feature_shape": self.feature_shape,
             "share": self.share,
             "channel_axis": self.channel_axis,
-            **self._extra_spec(),
         }
         return write_state(spec)
 
@@ -204,10 +203,6 @@ class MetadataLayer(nn.Module, ABC):
         """Take over the design of the checkpoint."""
         self.design = read_state(state).design
         self._read_design()
-
-    def _extra_spec(self) -> dict[str, Any]:
-        """What a kind of layer adds to `get_extra_state`."""
-        return {}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take over a checkpoint; one of an older format keeps its coefficients, and the rest begins anew."""
@@ -217,15 +212,11 @@ class MetadataLayer(nn.Module, ABC):
                 self._upgrade(state_dict, prefix)
                 if self.reports_old_format:
                     warn_of_old_format()
-            self._prepare_for(found, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _upgrade(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Turn what release 0.1 saved for this layer into what is saved now."""
+        """Turn what an older release saved for this layer into what is saved now."""
         upgrade(state_dict, prefix, self.state_dict(prefix=prefix))
-
-    def _prepare_for(self, found: LayerState, state_dict: dict[str, Any], prefix: str) -> None:
-        """Bring buffers whose size is a choice into the size that a checkpoint has."""
 
     def _read_design(self) -> None:
         """Keep the constants of the design; in their old place, which a captured CUDA graph goes on reading."""

@@ -13,8 +13,8 @@ from deconfound.design import Design
 from deconfound.errors import DeconfoundError, DeconfoundWarning
 
 Share = Literal["positions"]
-# The format of a layer's checkpoint; 1 is that of release 0.1.
-FORMAT = 2
+# The format of a layer's checkpoint; 1 is that of release 0.1, 2 of 0.2 in work, with an adaptive gain.
+FORMAT = 3
 
 
 class LayerState(NamedTuple):
@@ -25,7 +25,6 @@ class LayerState(NamedTuple):
     share: Share | None
     channel_axis: int
     format: int
-    spec: dict[str, Any]
 
 
 def read_state(state: Tensor) -> LayerState:
@@ -37,14 +36,14 @@ def read_state(state: Tensor) -> LayerState:
             f"the format of a checkpoint must be at most {FORMAT}; got {written}. Update deconfound to read it."
         )
     design = Design.from_dict(spec["design"])
-    return LayerState(design, tuple(spec["feature_shape"]), spec["share"], spec["channel_axis"], written, spec)
+    return LayerState(design, tuple(spec["feature_shape"]), spec["share"], spec["channel_axis"], written)
 
 
 def warn_of_old_format() -> None:
-    """Say what became of a checkpoint of release 0.1."""
+    """Say what became of a checkpoint of an older format."""
     warnings.warn(
-        "The checkpoint was written by deconfound 0.1: coefficients are kept, and what the layers know about noise and "
-        "drift begins anew. Save it again to be rid of this warning.",
+        "The checkpoint was written by an older deconfound: coefficients are kept, and the other running averages of "
+        "its layers begin anew. Save it again to be rid of this warning.",
         DeconfoundWarning,
         stacklevel=2,
     )
@@ -56,7 +55,7 @@ def write_state(spec: dict[str, Any]) -> Tensor:
 
 
 def upgrade(state_dict: dict[str, Any], prefix: str, own: dict[str, Any]) -> None:
-    """Turn what release 0.1 saved for a layer into what is saved now, in place.
+    """Turn what an older release saved for a layer into what is saved now, in place.
 
     Args:
         state_dict: The checkpoint.

@@ -10,7 +10,6 @@ one thread of a CPU they go by blocks of rows that stay in its cache: products a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from deconfound.layers import torch_private
 from deconfound.layers.pmdn import kernels
-from deconfound.layers.tensors import exact_type, processes, sum_over_processes
+from deconfound.layers.tensors import exact_type
 
 # What a block of rows takes up at most, the fewest rows that are worth a product, and the most regressors: products
 # with more are bound by arithmetic, which whole matrices do faster.
@@ -76,24 +75,13 @@ def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
     if not regressors.requires_grad and kernels.usable(features, regressors.T):
         products: Tensor = _Cross.apply(features, regressors)
         return products
-    if _block(features, regressors):
-        return products_and_sampled(features, regressors, lambda part: part[:, :0])[0]
-    return regressors.T @ features
-
-
-def products_and_sampled(
-    features: Tensor, regressors: Tensor, pick: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """`Rᵀf`, `(q, d)`, and the features that `pick` takes of each row, on one way through memory."""
     rows = _block(features, regressors)
     if not rows:
-        return cross_products(features, regressors), pick(features)
+        return regressors.T @ features
     products = features.new_zeros(regressors.shape[1], features.shape[1])
-    some = []
     for part, of_part in zip(features.split(rows), regressors.split(rows), strict=True):
         products.addmm_(of_part.T, part)
-        some.append(pick(part))
-    return products, torch.cat(some)
+    return products
 
 
 def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
@@ -137,13 +125,6 @@ def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None)
     rows = weights.sum() if weights is not None else regressors.new_full((), float(len(regressors)))
     kind = exact_type(regressors)
     return Moments(weighted.to(kind).T @ regressors.to(kind), cross_products(features, weighted), rows)
-
-
-def sum_moments(moments: Moments) -> Moments:
-    """The moments of the whole batch, of which each process of a distributed run holds a part."""
-    if processes() == 1:
-        return moments
-    return Moments(*sum_over_processes(moments.gram, moments.cross, moments.rows))
 
 
 def eigenvalue_bound(gram: Tensor) -> Tensor:

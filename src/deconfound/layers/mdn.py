@@ -18,7 +18,6 @@ from deconfound.layers.functional import (
     pool_positions,
     residualize,
     running_gram,
-    sum_moments,
 )
 from deconfound.layers.whitened import WhitenedBatch, positive
 
@@ -102,7 +101,7 @@ class MDN(MetadataLayer):
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         features = pool_positions(x)
-        of_batch = sum_moments(batch.moments(features, exact=self.gram == "batch"))
+        of_batch = batch.moments(features, exact=self.gram == "batch")
         if self._may_update():
             self._follow_moments(of_batch)
         beta = least_squares(of_batch) if self.gram == "batch" else self._from_the_mean(of_batch)

@@ -26,7 +26,7 @@ from torch import Tensor
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.erase import Erase
 from deconfound.layers.erasure import GroupMoments, erase
-from deconfound.layers.functional import Moments, least_squares, pool_positions, residualize, sum_moments
+from deconfound.layers.functional import Moments, least_squares, pool_positions, residualize
 from deconfound.layers.whitened import WhitenedBatch
 
 # For how many held-out rows the training's β counts, for each direction of the confounds: 1 / E. The correlation that
@@ -59,7 +59,7 @@ class Refitter:
 
     def __call__(self, features: Tensor, batch: WhitenedBatch) -> Tensor:
         """Take in one batch; its residual with the β that holds so far."""
-        new = sum_moments(batch.moments(pool_positions(features), exact=True))
+        new = batch.moments(pool_positions(features), exact=True)
         seen = self._seen
         if seen is None:
             self._reached.append(self)

@@ -11,7 +11,7 @@ from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
-from deconfound.layers.functional import pool_positions, recursive_update, residualize, sum_moments
+from deconfound.layers.functional import pool_positions, recursive_update, residualize
 from deconfound.layers.whitened import WhitenedBatch
 
 
@@ -82,7 +82,7 @@ class RMDN(MetadataLayer):
     @torch.no_grad()
     def _learn(self, features: Tensor, batch: WhitenedBatch) -> None:
         errors = residualize(features, batch.regressors, self._beta())
-        of_batch = sum_moments(batch.moments(errors))
+        of_batch = batch.moments(errors)
         new = recursive_update(self._beta(), self.information, self.weight, of_batch, self.forgetting)
         finite = torch.isfinite(new[0]).all() & torch.isfinite(new[1]).all() | (of_batch.rows == 0)
         usable = finite & (of_batch.rows > 0)

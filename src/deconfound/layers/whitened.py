@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.errors import ShapeError
 from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound
-from deconfound.layers.tensors import exact_type
+from deconfound.layers.tensors import exact_type, sum_over_processes
 
 T = TypeVar("T")
 Metadata = Tensor | NDArray[np.floating]
@@ -36,7 +36,7 @@ class WhitenedBatch:
         self.weights = weights
         self.weighted = regressors if weights is None or regressors is None else regressors * weights.unsqueeze(1)
         self.inputs_want_gradients = False
-        self._made: dict[str, Any] = {}
+        self._made: dict[object, Any] = {}
 
     @property
     def fits(self) -> bool:
@@ -50,71 +50,49 @@ class WhitenedBatch:
         return self._regressors
 
     def gram(self) -> Tensor:
-        """`RᵀWR`, `(q, q)`."""
-        return self._once("gram", lambda: self._weighted.T @ self.regressors)
+        """`RᵀWR`, `(q, q)`, of the batch of all processes."""
+        return self._totals()[0]
 
-    def counts(self) -> Tensor:
-        """`Σw` and `Σw²`, `(2,)`: samples that take part, and the squares."""
-        return self._once("counts", self._make_counts)
+    def rows(self) -> Tensor:
+        """`Σw`, how many samples take part in all processes, a scalar."""
+        return self._totals()[1]
 
-    def host_counts(self) -> tuple[float, float]:
-        """The same as numbers; reads them back from the device where there are weights."""
-        if self.weights is None:
-            return float(len(self.regressors)), float(len(self.regressors))
-        rows, squares = self._once("host counts", lambda: self.counts().tolist())
-        return rows, squares
-
-    def eigenvalue_bound(self) -> Tensor:
-        """An upper bound of the largest eigenvalue of `RᵀWR / Σw`."""
-        return self._once("bound", lambda: eigenvalue_bound(self.gram() / positive(self.counts()[0])))
-
-    def host_eigenvalue_bound(self) -> float:
-        """The same as a number."""
-        return self._once("host bound", lambda: self.eigenvalue_bound().item())
-
-    def group_squares(self, groups: Tensor) -> Tensor:
-        """`w² ‖R_i‖²` over the columns of each group, `(n, G)`, for a 0/1 matrix of groups `(q, G)`."""
-        return self._once("squares", lambda: self._make_squares(groups))
-
-    def confound_squares(self) -> Tensor:
-        """`‖c_i‖²` and 1, `(n, 2)`."""
-        return self._once("confound squares", self._make_confound_squares)
+    def largest_step(self) -> Tensor:
+        """`1 / λmax` of `RᵀWR / Σw`, by an upper bound: with a longer step coefficients would overshoot."""
+        return self.once("step", lambda: 1 / eigenvalue_bound(self.gram() / positive(self.rows())))
 
     def moments(self, features: Tensor, exact: bool = False) -> Moments:
-        """The moments of these features, `(n, d)`; the Gram matrix in double precision if `exact`."""
-        if exact:
-            kind = exact_type(self.regressors)
-            gram = self._once("exact", lambda: self._weighted.to(kind).T @ self.regressors.to(kind))
-        else:
-            gram = self.gram()
-        return Moments(gram, cross_products(features, self._weighted), self.counts()[0])
+        """The moments of these features, `(n, d)`, in all processes; the Gram matrix in double precision if `exact`."""
+        (cross,) = sum_over_processes(cross_products(features, self._weighted))
+        return Moments(self.once("exact", self._exact_gram) if exact else self.gram(), cross, self.rows())
 
-    @property
-    def _weighted(self) -> Tensor:
-        assert self.weighted is not None
-        return self.weighted
-
-    def _make_counts(self) -> Tensor:
-        if self.weights is None:
-            return self.regressors.new_full((2,), float(len(self.regressors)))
-        return torch.stack([self.weights.sum(), self.weights.square().sum()])
-
-    def _make_squares(self, groups: Tensor) -> Tensor:
-        squares = self.regressors.square() @ groups
-        return squares if self.weights is None else squares * self.weights.square().unsqueeze(1)
-
-    def _make_confound_squares(self) -> Tensor:
-        lengths = self.confounds.square().sum(1)
-        return torch.stack([lengths, torch.ones_like(lengths)], dim=1)
-
-    def _once(self, name: str, make: Callable[[], T]) -> T:
-        """What was made before, for the next layer; a compiler must not see the dictionary change."""
+    def once(self, name: object, make: Callable[[], T]) -> T:
+        """What a layer made of the metadata, for the next layer; a compiler must not see the dictionary change."""
         if torch.compiler.is_compiling():
             return make()
         if name not in self._made:
             self._made[name] = make()
         made: T = self._made[name]
         return made
+
+    @property
+    def _weighted(self) -> Tensor:
+        assert self.weighted is not None
+        return self.weighted
+
+    def _totals(self) -> tuple[Tensor, Tensor]:
+        return self.once("totals", self._make_totals)
+
+    def _make_totals(self) -> tuple[Tensor, Tensor]:
+        weights, regressors = self.weights, self.regressors
+        rows = regressors.new_full((), float(len(regressors))) if weights is None else weights.sum()
+        gram, rows = sum_over_processes(self._weighted.T @ regressors, rows)
+        return gram, rows
+
+    def _exact_gram(self) -> Tensor:
+        kind = exact_type(self.regressors)
+        (gram,) = sum_over_processes(self._weighted.to(kind).T @ self.regressors.to(kind))
+        return gram
 
 
 def positive(number: Tensor) -> Tensor:
@@ -223,11 +201,3 @@ def whitening_maps(design: Design, dtype: torch.dtype, device: torch.device | No
     regressor_map[p, directions] = 1
     columns = len(design.confound_columns)
     return regressor_map, matrix[:columns, : design.confound_directions].contiguous()
-
-
-def groups_of(sizes: Sequence[int], like: Tensor) -> Tensor:
-    """A 0/1 matrix `(q, G)` that says which rows of β belong to which group."""
-    rows = [torch.zeros(size, len(sizes)) for size in sizes]
-    for column, part in enumerate(rows):
-        part[:, column] = 1
-    return torch.cat(rows).to(like)

@@ -18,6 +18,7 @@ class PMDNMethod(LayerMethod):
         network: Any module.
         setting: The problem.
         gradient: See `PMDN`.
+        memory: See `PMDN`.
         step: See `PMDN`.
         layer_norm: Whether LayerNorm stands before each layer.
         controls_only: Learn β from the controls alone.
@@ -35,10 +36,11 @@ class PMDNMethod(LayerMethod):
         setting: Setting,
         *,
         gradient: Literal["bilevel", "frozen"] = "bilevel",
-        step: float | Literal["adaptive", "average"] = "adaptive",
+        memory: float = 250.0,
+        step: float | Literal["average"] | None = None,
         layer_norm: bool = False,
         controls_only: bool = False,
         refit: bool = True,
     ) -> None:
         shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "refit": refit}
-        super().__init__(network, setting, "pmdn", **shared, gradient=gradient, step=step)
+        super().__init__(network, setting, "pmdn", **shared, gradient=gradient, memory=memory, step=step)

@@ -41,13 +41,11 @@ A layer's work on `n × d` features is a few operations on each number, so its f
 write the residual once: a copy. On a GPU one kernel does this (`layers/pmdn/kernels`). Each of its programs goes
 through some features of all samples, projects them on the q regressors, moves their coefficients, and goes through the
 same features again to subtract, finding them in a cache. The coefficients add a share of `q / n` to what is moved.
-Backward does the same with gradients. The gain must be known before coefficients move; it and the size of the gradients
-are measured on 450 to 2,047 of the features by two small kernels, while on an NVIDIA GPU since Hopper the pass is
-already going through its first features. With several processes their sums come between the two halves of the pass, and
-with more than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32
-regressors, in float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows
-that stay in the cache. What was tried is in [decision
-0006](../decisions/0006-kernels-that-come-back-to-their-features.md). """
+Backward does the same with gradients. How far coefficients move is known before, or depends on each feature alone, so
+no program waits for another. With several processes their sums come between the two halves of the pass, and with more
+than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32 regressors, in
+float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows that stay in the
+cache. What was tried is in [decision 0006](../decisions/0006-kernels-that-come-back-to-their-features.md). """
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
 and faults it in again in the next, or not, as the heap happens to lie: on a CPU this can cost more than any layer here.

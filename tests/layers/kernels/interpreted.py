@@ -11,9 +11,12 @@ import torch
 
 import deconfound as dc
 from deconfound.layers import torch_private
-from deconfound.layers.pmdn import kernels, sampled
-from deconfound.layers.pmdn.kernels import deciding, launch, ops, tiles
+from deconfound.layers.functional import Moments
+from deconfound.layers.pmdn import kernels
+from deconfound.layers.pmdn.gradient import DEVIATIONS, JUMP, LARGEST_DEVIATION, WEIGHT, ImplicitGradient, average
+from deconfound.layers.pmdn.kernels import launch, ops
 from deconfound.layers.pmdn.kernels.tiles import Tile
+from deconfound.layers.pmdn.update import descend
 
 # The interpreter multiplies with NumPy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -44,40 +47,46 @@ def error(got, expected):
     return ((got.double() - expected).norm() / expected.norm().clamp(min=1e-30)).item()
 
 
+def counters():
+    return torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
+
+
 @pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
-@pytest.mark.parametrize(("n", "d", "q", "confounds"), [(41, 33, 8, 6), (1, 1, 2, 1), (17, 20, 20, 17)])
-def test_one_pass_moves_the_coefficients_and_subtracts(tile, dtype, n, d, q, confounds):
+@pytest.mark.parametrize(("n", "d", "q", "confounds"), [(41, 33, 8, 6), (1, 1, 2, 1), (17, 20, 15, 13)])
+def test_one_pass_moves_beta_as_torch_does_and_subtracts(tile, dtype, n, d, q, confounds):
     features, regressors, removed, beta = matrices(n, d, q, confounds, dtype)
     wide = [tensor.double() for tensor in (features, regressors, removed, beta)]
-    numbers = torch.cat([torch.rand(q) / n, torch.tensor([0.7, 0.9, 0.1])])
+    rates = torch.rand(q + 2) / n
     gram = regressors.T @ regressors
-    move = 0.7 * wide[1].T @ wide[0] - gram.double() @ wide[3]
-    move[:-1] -= 0.1 * gram[:-1, -1:].double() * move[-1:]
-    expected = wide[3] + numbers[:q, None].double() * move
-    flag, skipped = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
-    got = launch.move(features, beta, regressors, removed, gram, numbers, flag, skipped, tile=tile)
+    expected, (flag, skipped) = wide[3].clone(), counters()
+    of_batch = Moments(gram.double(), wide[1].T @ wide[0], torch.tensor(float(n)))
+    descend(expected, counters()[1], of_batch, rates.double())
+    got = launch.move(features, beta, regressors, removed, rates, launch.Descent(gram, flag, skipped), tile=tile)
     assert error(beta, expected) < 1e-6
     assert got.dtype == dtype
-    assert error(got, wide[0] - 0.9 * wide[2] @ expected[:confounds]) < ROUNDING[dtype]
+    assert error(got, wide[0] - wide[2] @ expected[:confounds]) < ROUNDING[dtype]
     assert skipped == 0
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["residual", "difference"])
-@pytest.mark.parametrize("with_gram", [True, False], ids=["gram", "identity"])
-def test_with_many_regressors_two_kernels_give_the_same_result(whole, with_gram, monkeypatch):
-    features, regressors, removed, beta = matrices(41, 33, 8, 6)
-    gram = regressors.T @ regressors if with_gram else None
-    numbers = torch.cat([torch.rand(8) / 41, torch.tensor([0.7, 0.9, 0.1])])
-    found = []
-    for most in (tiles.MOST_IN_ONE_KERNEL, 4):
-        monkeypatch.setattr(tiles, "MOST_IN_ONE_KERNEL", most)
-        moved = beta.clone()
-        counts = (torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)) if with_gram else (None, None)
-        out = launch.move(features, moved, regressors, removed, gram, numbers, *counts, whole)
-        found.append((moved, out))
-    for one, two in zip(*found, strict=True):
-        assert error(two, one.double()) < 1e-6
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@pytest.mark.parametrize(("n", "d", "q"), [(41, 33, 6), (1, 5, 1)])
+def test_one_pass_averages_gradients_as_torch_does_and_adds_the_way_through_beta(tile, dtype, n, d, q):
+    """Sizes that begin, stay, jump up and jump down, beside one another."""
+    gradient, confounds, through, mean = matrices(n, d, q, q, dtype)
+    wide = gradient.double()
+    usual = (wide.square().sum(0) * n).sqrt()
+    size = torch.stack([usual.float(), torch.full((d,), 0.3)])
+    size[0, ::4], size[0, 1::4], size[0, 2::4], mean[:, ::4] = 0.0, size[0, 1::4] / 100, size[0, 2::4] * 50, 0.0
+    expected = ImplicitGradient(mean.double(), size.double())
+    share = torch.tensor(0.3)
+    average(expected, confounds.double().T @ wide, usual, float(n), share.double())
+    by = launch.Averaging(size, 1 / n, (JUMP, DEVIATIONS, LARGEST_DEVIATION, WEIGHT))
+    got = launch.move(gradient, mean, confounds, through, share, by, tile=tile)
+    assert error(mean, expected.mean) < 1e-5
+    assert error(size, expected.size) < 1e-5
+    assert error(got, wide - through.double() @ expected.mean / n) < ROUNDING[dtype]
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
@@ -107,19 +116,27 @@ def test_rows_and_coefficients_may_be_apart_in_memory():
     )
 
 
-@pytest.mark.parametrize("most", [tiles.MOST_IN_ONE_KERNEL, 3], ids=["one kernel", "two kernels"])
-def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once(most, monkeypatch):
-    monkeypatch.setattr(tiles, "MOST_IN_ONE_KERNEL", most)
+def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once():
     features, regressors, removed, beta = matrices(9, 70, 4, 3)
     features[2, 5] = torch.nan
     features[4, 60] = torch.inf
-    before = beta.clone()
-    flag, skipped = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
-    numbers = torch.full((7,), 0.01)
-    launch.move(features, beta, regressors, removed, regressors.T @ regressors, numbers, flag, skipped)
+    before, (flag, skipped) = beta.clone(), counters()
+    by = launch.Descent(regressors.T @ regressors, flag, skipped)
+    launch.move(features, beta, regressors, removed, torch.full((6,), 0.01), by)
     kept = (beta == before).all(0)
     assert kept.nonzero().ravel().tolist() == [5, 60]
     assert skipped == 1
+
+
+def test_a_gradient_that_is_not_finite_leaves_its_average_alone():
+    gradient, confounds, through, mean = matrices(9, 70, 4, 4)
+    gradient[2, 5] = torch.inf
+    size = torch.ones(2, 70)
+    before = torch.cat([mean, size]).clone()
+    by = launch.Averaging(size, 1 / 9, (JUMP, DEVIATIONS, LARGEST_DEVIATION, WEIGHT))
+    launch.move(gradient, mean, confounds, through, torch.tensor(0.5), by)
+    kept = (torch.cat([mean, size]) == before).all(0)
+    assert kept.nonzero().ravel().tolist() == [5]
 
 
 DESIGN = dc.Design(confounds=["age", "site"], keep=["dx"])
@@ -130,13 +147,13 @@ TABLE = {
 }
 
 LAYERS = {
-    "adaptive": (7, {}),
-    "wide": (45, {}),  # more features than are sampled
+    "memory": (7, {}),
+    "short memory": (45, {"memory": 9.0}),
     "average": (7, {"step": "average"}),
     "fixed": (7, {"step": 0.1}),
     "frozen": (7, {"gradient": "frozen"}),
     "shared": ((3, 4, 2), {"share": "positions"}),
-    "images": ((3, 5, 4), {}),  # the same
+    "images": ((3, 5, 4), {}),
 }
 
 
@@ -164,7 +181,6 @@ def train(layer, shape, dtype, masked=False, last=False, steps=4, break_at=None)
 
 def both(monkeypatch, shape, options, *arguments, **named):
     """The same training by the kernels and by torch."""
-    monkeypatch.setattr(sampled, "SAMPLED_FEATURES", 20)
     design = DESIGN.fit(TABLE)
     shape = (shape,) if isinstance(shape, int) else shape
     fused = dc.PMDN(design, shape, **options)
@@ -187,30 +203,13 @@ def assert_close(got, expected, **tolerance):
 
 
 @pytest.mark.parametrize(
-    ("name", "masked"), [*((name, False) for name in LAYERS), ("adaptive", True), ("wide", True), ("shared", True)]
+    ("name", "masked"),
+    [*((name, False) for name in LAYERS), *((name, True) for name in ("memory", "shared"))],
 )
 def test_the_layer_trains_as_in_torch(monkeypatch, name, masked):
     got, expected = both(monkeypatch, *LAYERS[name], torch.float32, masked)
     assert_close(got, expected, rtol=2e-4, atol=2e-5)
     assert got[1]["beta"].abs().max() > 0.1
-
-
-@pytest.fixture
-def narrow_parts(monkeypatch):
-    """So few sampled features in a program that several share a sample."""
-    plans = (deciding._step_launches, deciding._average_launches)
-    monkeypatch.setattr(deciding, "WIDTH", 16)
-    for plan in plans:
-        plan.cache_clear()
-    yield
-    for plan in plans:
-        plan.cache_clear()
-
-
-def test_programs_that_share_a_sample_add_up(monkeypatch, narrow_parts):
-    got, expected = both(monkeypatch, *LAYERS["wide"], torch.float32)
-    assert got[1]["gain_trend"].shape[1] > deciding.WIDTH
-    assert_close(got, expected, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["images", "shared"])
@@ -241,7 +240,7 @@ def test_features_and_gradients_may_lie_in_memory_in_any_way(monkeypatch, shape)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["adaptive", "shared"])
+@pytest.mark.parametrize("name", ["memory", "shared"])
 def test_half_precision_features_keep_full_precision_statistics(monkeypatch, name, dtype):
     got, expected = both(monkeypatch, *LAYERS[name], dtype)
     assert got[0][0].dtype == dtype
@@ -249,14 +248,31 @@ def test_half_precision_features_keep_full_precision_statistics(monkeypatch, nam
     assert_close(got, expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize(("name", "place", "learned"), [("adaptive", 3, False), ("wide", 43, True)])
-def test_infinite_features_are_skipped_as_in_torch(monkeypatch, name, place, learned):
+@pytest.mark.parametrize(("name", "place"), [("memory", 3), ("short memory", 43)])
+def test_infinite_features_are_skipped_as_in_torch(monkeypatch, name, place):
     got, expected = both(monkeypatch, *LAYERS[name], torch.float32, break_at=place, steps=3)
     assert_close((got[0][:4], got[1]), (expected[0][:4], expected[1]), rtol=2e-4, atol=2e-5)
     assert got[1]["skipped"] == 1
     assert all(torch.isfinite(value).all() for value in got[1].values())
     until, _ = both(monkeypatch.undo() or monkeypatch, *LAYERS[name], torch.float32, steps=2)
-    assert torch.equal(got[1]["beta"], until[1]["beta"]) != learned
+    kept = (got[1]["beta"] == until[1]["beta"]).all(0)
+    assert kept.nonzero().ravel().tolist() == [place]
+
+
+def test_with_more_regressors_than_one_program_holds_torch_does_the_step_and_kernels_the_halves(monkeypatch):
+    table = {"site": [f"s{number % 20}" for number in range(60)], "age": [float(number) for number in range(60)]}
+    design = dc.Design(confounds=["age", "site"]).fit(table)
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    calls, found = [], []
+    monkeypatch.setattr(ops, "call", lambda function, *args: (calls.append(function), function(*args))[1])
+    for available in (True, False):
+        monkeypatch.setattr(kernels, "AVAILABLE", available)
+        layer, leaf = dc.PMDN(design, 5), x.clone().requires_grad_()
+        layer(leaf, design.encode(table)).square().mean().backward()
+        found.append((leaf.grad, layer.beta, layer.gradient_mean))
+    assert set(calls) == {ops.cross, ops.subtract}
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", ["MDN", "RMDN", "AlternatingPMDN", "JointPMDN"])
@@ -295,9 +311,8 @@ def test_an_exported_program_does_without_the_kernels(cohort, monkeypatch, stric
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_code_calls_the_operators(cohort, monkeypatch):
     calls = []
-    for name in ("decide_step", "decide_average"):
-        run = getattr(deciding, name)
-        monkeypatch.setattr(deciding, name, lambda *args, name=name, run=run: (calls.append(name), run(*args))[1])
+    run = launch.move
+    monkeypatch.setattr(launch, "move", lambda *args: (calls.append(type(args[5])), run(*args))[1])
     torch._dynamo.reset()
     eager = dc.PMDN(cohort.design, 5)
     layer = copy.deepcopy(eager)
@@ -309,7 +324,7 @@ def test_compiled_code_calls_the_operators(cohort, monkeypatch):
             x = cohort.features[rows].float().requires_grad_()
             call(x, cohort.metadata[rows].float()).square().mean().backward()
             results.append(x.grad)
-            assert calls == ["decide_step", "decide_average"]
+            assert calls == [launch.Descent, launch.Averaging]
         torch.testing.assert_close(*results)
     torch.testing.assert_close(layer.beta, eager.beta)
     assert layer.beta.abs().max() > 0.01

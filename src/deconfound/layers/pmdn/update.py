@@ -1,4 +1,16 @@
-"""PMDN's update of β: one descent step on the penalty, with the gain that `gain.py` derives."""
+"""PMDN's update of β: one descent step on the penalty, with a memory that is counted in samples.
+
+    η = n / (min(samples, memory) + n + prior)
+
+is the share of a batch of n samples in a running average that reaches `memory` samples back: a plain average at first,
+in which the start at zero counts for `prior` samples, and later one that forgets. Features move while a network learns,
+so a long memory lags behind them, which the network learns to profit from; a short one is noisy, which a refit on
+held-out rows takes away ([decision 0008](../../../../docs/decisions/0008-a-fixed-memory.md)).
+
+The intercept has no prior and moves first; the other coefficients see what is left: means of a hundred sd would
+otherwise pass for effects. Their step is at most 1 / λmax of the batch's Gram matrix, so that a rare level, with its
+huge leverage, cannot make β overshoot; the intercept's own entry is 1, and η is not above it.
+"""
 
 from __future__ import annotations
 
@@ -8,184 +20,82 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.layers.functional import eigenvalue_bound, products_and_sampled
-from deconfound.layers.pmdn.gain import (
-    GainState,
-    Numbers,
-    adaptive_gain,
-    device_sums,
-    forgetting,
-    grouped,
-    host_sums,
-    joined_numbers,
-    split_numbers,
-    sums,
-)
-from deconfound.layers.pmdn.sampled import Sampled
-from deconfound.layers.tensors import processes, sum_over_processes
+from deconfound.layers.functional import Moments
 from deconfound.layers.whitened import WhitenedBatch, positive
 
-# How many samples β = 0 counts for at the start, for confounds, keep and intercept: a β known from a handful of samples
-# is noise that can kill a network.
-START = (30.0, 30.0, 0.0)
+# How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
+PRIOR = 30.0
+# And S = 0, the start of the implicit gradient: an S known from a few samples pushes every feature the same wrong way.
+GRADIENT_PRIOR = 300.0
 
 
 class UpdateRule(NamedTuple):
     """What a layer fixes about its updates.
 
     Attributes:
-        sizes: How many rows of β share a gain: confounds, keep, intercept.
-        step: 0 for the adaptive gain, −1 for the plain average, else a fixed step.
-        sampled: The features that the gain is computed on.
+        memory: How many samples the averages reach back; without meaning for a fixed step.
+        step: A fixed η, or None.
     """
 
-    sizes: tuple[int, ...]
-    step: float
-    sampled: Sampled
+    memory: float
+    step: float | None
 
 
-class _Errors(NamedTuple):
-    """What is known of a batch: directions of all features, those of sampled ones, and squared errors.
+class _Bounds(NamedTuple):
+    """What a batch says about rates, each `(q + 2,)`: those are `min(top / (seen + bottom), cap)`."""
 
-    And of the batch of all processes, where there are several, the Gram matrix and the counts.
+    top: Tensor
+    bottom: Tensor
+    cap: Tensor
+
+
+def rates(samples: Tensor, batch: WhitenedBatch, rule: UpdateRule) -> Tensor:
+    """How far a batch moves things, `(q + 2,)`: η / n of each row of β, h, and the share of the batch in S.
+
+    h is how far the intercept moves before the other rows, per sample; 0 for a fixed step, in which all move at once.
+
+    Args:
+        samples: How many were seen before, a scalar.
+        batch: The metadata.
+        rule: What the layer fixes.
     """
+    if rule.step is not None:
+        return batch.once(("rates", rule.step), lambda: _fixed_rates(batch, float(rule.step or 0)))
+    top, bottom, cap = batch.once("rates", lambda: _bounds(batch))
+    return torch.minimum(top / (samples.clamp(max=rule.memory) + bottom), cap)
 
-    directions: Tensor
-    sampled: Tensor
-    squares: Tensor
-    gram: Tensor | None
-    counts: Tensor | None
+
+def _bounds(batch: WhitenedBatch) -> _Bounds:
+    q, rows = batch.regressors.shape[1], batch.rows()
+    count = positive(rows)
+    ones = count.new_ones(q + 2)
+    prior = count.new_tensor([PRIOR] * (q - 1) + [0.0, 0.0, GRADIENT_PRIOR])
+    top = torch.cat([ones[:-1], rows.reshape(1)])
+    cap = torch.cat([ones[: q - 1] * (batch.largest_step() / count), ones[:3] * math.inf])
+    return _Bounds(top, count + prior, cap)
+
+
+def _fixed_rates(batch: WhitenedBatch, step: float) -> Tensor:
+    q, count = batch.regressors.shape[1], positive(batch.rows())
+    of_beta = batch.largest_step().clamp(max=step) / count
+    return torch.cat([of_beta.expand(q), count.new_tensor([0.0, step])])
+
+
+def usable_rows(batch: WhitenedBatch) -> Tensor:
+    """How many samples a batch adds to those seen; none where metadata are not finite: nothing is learned there."""
+    return batch.once("usable", lambda: torch.where(torch.isfinite(batch.largest_step()), batch.rows(), 0.0))
 
 
 @torch.no_grad()
-def update(
-    beta: Tensor,
-    state: GainState,
-    skipped: Tensor,
-    features: Tensor,
-    batch: WhitenedBatch,
-    rule: UpdateRule,
-    groups: Tensor,
-) -> float | Tensor:
-    """Move β and the gain in place; returns the share of this batch in the running averages.
+def descend(beta: Tensor, skipped: Tensor, batch: Moments, rates: Tensor) -> None:
+    """Move β, `(q, d)`, in place, each feature by itself: what the others are changes nothing for it.
 
-    Where what is sampled is not finite nothing moves; elsewhere a feature that is not finite keeps its β.
+    A feature whose new β is not finite keeps the old one, and the batch counts as skipped.
     """
-    errors = _errors(beta, features, batch, rule.sampled, groups)
-    if beta.is_cpu and not torch.compiler.is_compiling():  # reading numbers back does not force a device sync
-        return _update_on_host(beta, state, skipped, errors, batch, rule)
-    return _update_on_device(beta, state, skipped, errors, batch, rule, groups)
-
-
-def _errors(beta: Tensor, features: Tensor, batch: WhitenedBatch, sampled: Sampled, groups: Tensor) -> _Errors:
-    regressors, weighted = batch.regressors, batch.weighted
-    assert weighted is not None
-    if sampled.all:
-        some = torch.addmm(features, regressors, beta, alpha=-1)
-        directions = weighted.T @ some
-    else:
-        cross, some = products_and_sampled(features, weighted, sampled.of)
-        directions = torch.addmm(cross, batch.gram(), beta, alpha=-1)
-        some = torch.addmm(some, regressors, sampled.of(beta), alpha=-1)
-    squares = batch.group_squares(groups).T @ (some * some)
-    if processes() == 1:
-        return _Errors(directions, sampled.of(directions), squares, None, None)
-    directions, squares, gram, counts = sum_over_processes(directions, squares, batch.gram(), batch.counts())
-    return _Errors(directions, sampled.of(directions), squares, gram, counts)
-
-
-def _update_on_host(
-    beta: Tensor, state: GainState, skipped: Tensor, errors: _Errors, batch: WhitenedBatch, rule: UpdateRule
-) -> float:
-    rows, squares = batch.host_counts() if errors.counts is None else errors.counts.tolist()
-    if rows == 0:
-        return 0.0
-    numbers = state.numbers.numpy()
-    past = split_numbers(numbers.tolist())
-    samples = past[0].samples
-    seen, commit = host_sums(state, errors.sampled, errors.squares, errors.squares[-1], squares, rows, samples)
-    groups = grouped(seen, rule.sizes)
-    if not all(map(math.isfinite, seen)):
-        skipped.add_(1)
-        return 0.0
-    largest = batch.host_eigenvalue_bound() if errors.gram is None else eigenvalue_bound(errors.gram / rows).item()
-    rates, moves, new = [], [], []
-    for group, start, size, of_group in zip(past, START, rule.sizes, groups, strict=True):
-        rate, after = adaptive_gain(group, of_group, rows, squares, start)
-        if rule.step:
-            rate = rows / (samples + rows) if rule.step < 0 else rule.step
-        step = min(rate, 1 / largest) / rows
-        rates.append(rate)
-        moves += [[step]] * size
-        new.append(after._replace(step=step))
-    directions = errors.directions
-    if samples == 0 and rule.step <= 0:
-        gram = batch.gram() if errors.gram is None else errors.gram
-        directions, moves[-1] = after_the_mean(directions, gram, 1 / rows), [1 / rows]
-    _move(beta, directions, moves, skipped, rule)
-    numbers[:] = joined_numbers(new)
-    commit()
-    return float(rates[0])
-
-
-def after_the_mean(directions: Tensor, gram: Tensor, share: float | Tensor) -> Tensor:
-    """The directions `(q, d)` after the intercept has moved by `share` of its own: they know the features' mean then.
-
-    It is done for the first batch, with a share of 1 / n: means of a hundred sd would otherwise pass for effects.
-    """
-    return torch.cat([directions[:-1] - gram[:-1, -1:] * (directions[-1:] * share), directions[-1:]])
-
-
-def _move(beta: Tensor, directions: Tensor, moves: list[list[float]], skipped: Tensor, rule: UpdateRule) -> None:
-    steps = beta.new_tensor(moves)
-    if rule.sampled.all:  # then the sums have shown that every direction is finite
-        beta.addcmul_(steps, directions)
-        return
-    stepped = torch.addcmul(beta, steps, directions)
-    if not math.isfinite(stepped.sum()):
-        moved = torch.isfinite(stepped).all(0)
-        skipped.add_((~moved.all()).to(skipped.dtype))
-        stepped = torch.where(moved, stepped, beta)
-    beta.copy_(stepped)
-
-
-def _update_on_device(
-    beta: Tensor,
-    state: GainState,
-    skipped: Tensor,
-    errors: _Errors,
-    batch: WhitenedBatch,
-    rule: UpdateRule,
-    groups: Tensor,
-) -> Tensor:
-    counts = batch.counts() if errors.counts is None else errors.counts
-    rows, squares = counts[0], counts[1]
-    past: Numbers = split_numbers(state.numbers)
-    forget = forgetting(past.samples, rows)
-    scale = torch.lerp(state.scale, errors.squares[-1] / positive(squares), forget)
-    seen = device_sums(sums(state, errors.sampled, errors.squares, scale), groups)
-    finite = torch.isfinite(torch.stack(list(seen))).all()
-    usable = finite & (rows > 0)
-    rate, new = adaptive_gain(past, seen, rows, squares, beta.new_tensor(START))
-    if rule.step:
-        fixed = rows / positive(past.samples + rows) if rule.step < 0 else rows.new_tensor(rule.step)
-        rate = fixed.expand_as(rate)
-    count = positive(rows)
-    bound = batch.eigenvalue_bound() if errors.gram is None else eigenvalue_bound(errors.gram / count)
-    step = torch.minimum(rate, 1 / bound) / count
-    moves, directions = (groups @ step).unsqueeze(1), errors.directions
-    if rule.step <= 0:
-        first = (past.samples == 0).to(beta)
-        gram = batch.gram() if errors.gram is None else errors.gram
-        directions = after_the_mean(directions, gram, first / count)
-        moves = torch.cat([moves[:-1], torch.lerp(moves[-1:], 1 / count, first)])
-    stepped = torch.addcmul(beta, moves, directions)
-    moved = torch.isfinite(stepped).all(0)
-    skipped.add_((~(finite & (moved.all() | (rows == 0)))).to(skipped.dtype))
-    beta.copy_(torch.where(usable & moved, stepped, beta))
-    numbers = torch.cat([new.samples.reshape(1), new.agreement, step, new.length])
-    trend = torch.lerp(state.trend, errors.sampled / count, forget)
-    for buffer, value in zip(state, (numbers, trend, scale), strict=True):
-        buffer.copy_(torch.where(usable, value, buffer))
-    share: Tensor = rate[0]
-    return share
+    q = len(beta)
+    directions = torch.addmm(batch.cross, batch.gram, beta, alpha=-1)
+    directions[:-1].addr_(batch.gram[:-1, -1] * rates[q], directions[-1], alpha=-1)
+    moved = torch.addcmul(beta, rates[:q, None], directions)
+    finite = torch.isfinite(moved).all(0)
+    beta.copy_(torch.where(finite, moved, beta))
+    skipped.add_((~finite.all()).to(skipped.dtype))

@@ -3,8 +3,8 @@
 A layer's work on `n × d` features is a few operations on each number, so its floor is the time to read the features
 once and to write the residual once. One kernel comes near: each of its programs goes through some features of all
 samples, projects them on the regressors, moves their coefficients, and goes through the same features again, which a
-cache still holds, to subtract. What must be known before, the gain, is measured by two small kernels on some of the
-features.
+cache still holds, to subtract. How far coefficients move is known before; what depends on the features depends on each
+feature alone, so that no program waits for another.
 
 `DECONFOUND_KERNELS=0` in the environment chooses plain torch everywhere; `TRITON_INTERPRET=1` runs the kernels on a
 CPU, slowly, for tests.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from deconfound.layers.pmdn.kernels import INTERPRETED
-from deconfound.layers.pmdn.kernels.language import VERSION, wait_for_previous
+from deconfound.layers.pmdn.kernels.language import VERSION
 
 Number = int | float
 # So many kinds of launches are remembered: a service with inputs of ever new sizes does not remember all of them.
@@ -34,7 +33,6 @@ class Launch:
         constants: What is known when it is compiled, by name.
         warps: Of each program.
         registers: The most for each thread; None leaves it to the compiler.
-        early: Whether it may begin before the kernel before it has ended, and waits for it by itself.
     """
 
     def __init__(
@@ -45,7 +43,6 @@ class Launch:
         constants: dict[str, Any],
         warps: int = 4,
         registers: int | None = None,
-        early: bool = False,
     ) -> None:
         self.function = function
         self.grid = grid
@@ -54,8 +51,6 @@ class Launch:
         self.options = {"num_warps": warps, "enable_fp_fusion": True}  # a product and a sum are one instruction
         if registers is not None:
             self.options["maxnreg"] = registers
-        if early:
-            self.options["launch_pdl"] = True
         self.known: dict[tuple[Any, ...], Callable[..., object]] = {}
         self.rest: tuple[Any, ...] = ()
 
@@ -73,14 +68,6 @@ class Launch:
                 names = self.function.arg_names[-len(self.constants) :]
                 self.rest = (*self.numbers, *(self.constants[name] for name in names))
                 self.known[kind] = compiled[(*self.grid, 1, 1)[:3]]
-
-
-@lru_cache
-def may_overlap(device: torch.device) -> bool:
-    """Whether a kernel on this device may begin before the one before it has ended: NVIDIA's since Hopper."""
-    if INTERPRETED or wait_for_previous is None or torch.version.cuda is None or device.type != "cuda":
-        return False
-    return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _on_device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -16,11 +16,3 @@ except ImportError:  # modules still import; `deconfound.layers.pmdn.kernels.usa
     def jit(function):
         """Leave the function as it is."""
         return function
-
-
-try:
-    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-    let_next_begin, wait_for_previous = gdc_launch_dependents, gdc_wait
-except ImportError:  # then no kernel begins before the one before it has ended
-    let_next_begin = wait_for_previous = None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from deconfound.layers.pmdn.kernels import passes, tiles
-from deconfound.layers.pmdn.kernels.kernel import MOST_REMEMBERED, Launch, may_overlap
+from deconfound.layers.pmdn.kernels.kernel import MOST_REMEMBERED, Launch
 from deconfound.layers.pmdn.kernels.tiles import Tile, power_of_two
 
 
@@ -53,33 +55,53 @@ def _subtract(
 
 
 def move(
-    features: Tensor,
+    x: Tensor,
     coefficients: Tensor,
     regressors: Tensor,
     confounds: Tensor,
-    gram: Tensor | None,
-    numbers: Tensor,
-    flag: Tensor | None,
-    skipped: Tensor | None,
+    rates: Tensor,
+    by: Descent | Averaging,
     whole: bool = True,
     tile: Tile | None = None,
-    early: bool = False,
 ) -> Tensor:
-    """Move `coefficients` `(q, d)` in place and return `f − b c β`, or `− b c β` in float32; see the kernel.
+    """Move `coefficients` `(q, d)` in place and return `x − c β`, or `− c β` in float32; see `move_and_subtract`.
 
-    `early` promises that the kernel before this one began when features and regressors were complete.
+    Args:
+        x: Features or gradients, `(n, d)`.
+        coefficients: β, or S in backward.
+        regressors: What x is projected on.
+        confounds: What coefficients are multiplied by.
+        rates: How far they move; a scalar in backward.
+        by: How.
+        whole: Whether x is part of the result.
+        tile: One program's share; None for the usual one.
     """
-    n, d = features.shape
-    q = coefficients.shape[0]
-    if q > tiles.MOST_IN_ONE_KERNEL:
-        return _move_in_two(features, coefficients, regressors, confounds, gram, numbers, flag, skipped, whole)
-    out = features.new_empty((n, d), dtype=features.dtype if whole else torch.float32)
+    n, d = x.shape
+    out = x.new_empty((n, d), dtype=x.dtype if whole else torch.float32)
+    scale, constants = (1.0, (1.4, 6.0, 2.0, 0.02)) if isinstance(by, Descent) else (by.scale, by.constants)
     call = _move(
-        n, d, features.stride(0), features.element_size(), q, confounds.shape[1], regressors.stride(),
-        confounds.stride(), gram is not None, whole, tile, early and may_overlap(features.device),
+        n, d, x.stride(0), x.element_size(), coefficients.shape[0], confounds.shape[1], regressors.stride(),
+        confounds.stride(), isinstance(by, Descent), scale, constants, whole, tile,
     )  # fmt: skip
-    call(features, out, coefficients, regressors, confounds, numbers if gram is None else gram, numbers, flag, skipped)
+    tensors = (by.gram, by.flag, by.skipped, None) if isinstance(by, Descent) else (None, None, None, by.size)
+    call(x, out, coefficients, regressors, confounds, rates, *tensors)
     return out
+
+
+class Descent(NamedTuple):
+    """A step on β: `RᵀWR`, whether a program has met a feature that is not finite, and the layer's counter."""
+
+    gram: Tensor
+    flag: Tensor
+    skipped: Tensor
+
+
+class Averaging(NamedTuple):
+    """A step of S: the features' running sizes, `(2, d)`, what S is multiplied by, and the constants of `average`."""
+
+    size: Tensor
+    scale: float
+    constants: tuple[float, ...]
 
 
 @lru_cache(MOST_REMEMBERED)
@@ -92,48 +114,22 @@ def _move(
     directions: int,
     regressors: tuple[int, ...],
     confounds: tuple[int, ...],
-    gram: bool,
+    forward: bool,
+    scale: float,
+    sizes: tuple[float, ...],
     whole: bool,
     tile: Tile | None,
-    early: bool,
 ) -> Launch:
     tile = tile or tiles.whole_pass(n, d, q, itemsize)
+    jump, deviations, largest, weight = sizes
     constants = {
         **strides("R", regressors), **strides("C", confounds), "Q": q, "QC": directions, "QP": power_of_two(q),
-        "GRAM": gram, "WHOLE": whole, "HOLD": tile.hold, "EARLY": early, "EVEN": n % tile.rows == 0,
+        "FORWARD": forward, "WHOLE": whole, "HOLD": tile.hold, "EVEN": n % tile.rows == 0,
+        "LOG_JUMP": math.log(jump), "DEVIATIONS": deviations, "LARGEST": largest, "WEIGHT": weight,
         **_tiling(tile, n, d, x_row, itemsize, q),
     }  # fmt: skip
     grid = (blocks(d, tile.features),)
-    return Launch(passes.move_and_subtract, grid, (n, d, x_row), constants, tile.warps, tile.registers, early)
-
-
-def _move_in_two(
-    features: Tensor,
-    coefficients: Tensor,
-    regressors: Tensor,
-    confounds: Tensor,
-    gram: Tensor | None,
-    numbers: Tensor,
-    flag: Tensor | None,
-    skipped: Tensor | None,
-    whole: bool,
-) -> Tensor:
-    """The same by two kernels, which both read the features, for more regressors than one program can hold."""
-    q = len(coefficients)
-    towards = cross(features, regressors).mul_(numbers[q])
-    # The same kernel, so that no setting of torch lowers the precision of a product.
-    towards -= coefficients if gram is None else cross(coefficients, gram)
-    if gram is not None:  # the last coefficient is the intercept's, which the others come after
-        towards[:-1] -= gram[:-1, -1:] * (towards[-1:] * numbers[q + 2])
-    new = torch.addcmul(coefficients, numbers[:q, None], towards)
-    finite = new.isfinite().all(0)
-    coefficients.copy_(torch.where(finite, new, coefficients))
-    if flag is not None and skipped is not None:
-        bad = ~finite.all()
-        skipped += bad & (flag == 0)
-        flag.logical_or_(bad)
-    scaled = coefficients[: confounds.shape[1]] * numbers[q + 1]
-    return subtract(features if whole else features.new_zeros(features.shape, dtype=torch.float32), confounds, scaled)
+    return Launch(passes.move_and_subtract, grid, (n, d, x_row, scale), constants, tile.warps, tile.registers)
 
 
 def strides(name: str, of: tuple[int, ...]) -> dict[str, int]:

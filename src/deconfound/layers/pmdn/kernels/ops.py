@@ -8,7 +8,7 @@ from typing import Any, Sequence  # noqa: UP035 (the one that torch 2.6 takes in
 import torch
 from torch import Tensor
 
-from deconfound.layers.pmdn.kernels import deciding, launch
+from deconfound.layers.pmdn.kernels import launch
 from deconfound.layers.tensors import in_memory_order
 
 
@@ -24,65 +24,42 @@ def subtract(features: Tensor, confounds: Tensor, coefficients: Tensor) -> Tenso
 
 def pmdn_forward(
     features: Tensor,
-    regressors: Tensor,
     weighted: Tensor,
-    weights: Tensor | None,
     confounds: Tensor,
     gram: Tensor,
-    counts: Tensor,
-    start: Tensor,
+    rates: Tensor,
     beta: Tensor,
-    numbers: Tensor,
-    trend: Tensor,
-    scale: Tensor,
     skipped: Tensor,
-    groups: Sequence[int],
-    runs: Sequence[int],
-    step: float,
-    constants: Sequence[float],
     channels: int,
     whole: bool,
-) -> tuple[Tensor, Tensor]:
-    """One step of PMDN on its penalty, and the residual; see `deciding.decide_step` and `launch.move`.
-
-    Returns:
-        `f − c β_C` with the new β, or without `whole` `− c β_C`; and the share of this batch in the averages.
-    """
-    features = launch.row_by_row(features)
-    ordered = in_memory_order(beta, channels)  # before the decision, so that the pass comes right after it
-    decided, flag, rate = deciding.decide_step(
-        features, regressors, weighted, weights, gram, counts, start, beta, (numbers, trend, scale), skipped, groups,
-        runs, step, constants, channels,
-    )  # fmt: skip
-    out = launch.move(features, ordered, weighted, confounds, gram, decided, flag, skipped, whole, early=True)
+) -> Tensor:
+    """One step of PMDN on its penalty, and `f − c β_C` with the new β, or without `whole` `− c β_C`."""
+    ordered = in_memory_order(beta, channels)
+    flag = torch.zeros((), dtype=torch.int32, device=beta.device)
+    by = launch.Descent(gram, flag, skipped)
+    out = launch.move(launch.row_by_row(features), ordered, weighted, confounds, rates, by, whole)
     _put_back(beta, ordered, channels)
-    return out, rate
+    return out
 
 
 def pmdn_backward(
     gradient: Tensor,
     confounds: Tensor,
     through: Tensor,
+    share: Tensor,
     mean: Tensor,
     size: Tensor,
-    numbers: Tensor,
-    trend: Tensor,
-    scale: Tensor,
-    rate: Tensor | None,
     positions: int,
-    runs: Sequence[int],
     constants: Sequence[float],
     channels: int,
     whole: bool,
 ) -> Tensor:
-    """Take one batch of gradients into S, and add the way through β; see `deciding.decide_average`."""
-    gradient, state = launch.row_by_row(gradient), (numbers, trend, scale)
-    ordered = in_memory_order(mean, channels)
-    decided = deciding.decide_average(
-        gradient, confounds, mean, size, state, rate, positions, runs, constants, channels
-    )
-    out = launch.move(gradient, ordered, confounds, through, None, decided, None, None, whole, early=True)
+    """Take one batch of gradients into S, and add the way through β; without `whole` only the latter."""
+    ordered, sizes = in_memory_order(mean, channels), in_memory_order(size, channels)
+    by = launch.Averaging(sizes, 1 / (len(gradient) * positions), tuple(constants))
+    out = launch.move(launch.row_by_row(gradient), ordered, confounds, through, share, by, whole)
     _put_back(mean, ordered, channels)
+    _put_back(size, sizes, channels)
     return out
 
 
@@ -93,12 +70,11 @@ def _put_back(coefficients: Tensor, ordered: Tensor, channels: int) -> None:
 
 
 def _register() -> dict[str, Any]:
-    state = ("numbers", "trend", "scale")
     mutated: dict[Callable[..., Any], tuple[str, ...]] = {
         cross: (),
         subtract: (),
-        pmdn_forward: ("beta", "skipped", *state),
-        pmdn_backward: ("mean", "size", *state),
+        pmdn_forward: ("beta", "skipped"),
+        pmdn_backward: ("mean", "size"),
     }
     return {
         function.__name__: torch.library.custom_op(f"deconfound::{function.__name__}", function, mutates_args=names)
@@ -109,10 +85,6 @@ def _register() -> dict[str, Any]:
 _OPERATORS = _register()
 
 
-def _like(features: Tensor, whole: bool) -> Tensor:
-    return features.new_empty(features.shape, dtype=features.dtype if whole else torch.float32)
-
-
 def _cross_shape(features: Tensor, regressors: Tensor) -> Tensor:
     return features.new_empty((regressors.shape[1], features.shape[1]), dtype=torch.float32)
 
@@ -121,18 +93,14 @@ def _subtract_shape(features: Tensor, confounds: Tensor, coefficients: Tensor) -
     return features.new_empty(features.shape)
 
 
-def _forward_shape(features: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return _like(features, others[-1]), features.new_empty((1,), dtype=torch.float32)
-
-
-def _backward_shape(gradient: Tensor, *others: Any) -> Tensor:
-    return _like(gradient, others[-1])
+def _moved_shape(x: Tensor, *others: Any) -> Tensor:
+    return x.new_empty(x.shape, dtype=x.dtype if others[-1] else torch.float32)
 
 
 _OPERATORS["cross"].register_fake(_cross_shape)
 _OPERATORS["subtract"].register_fake(_subtract_shape)
-_OPERATORS["pmdn_forward"].register_fake(_forward_shape)
-_OPERATORS["pmdn_backward"].register_fake(_backward_shape)
+_OPERATORS["pmdn_forward"].register_fake(_moved_shape)
+_OPERATORS["pmdn_backward"].register_fake(_moved_shape)
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,7 +2,7 @@
 # mypy: ignore-errors
 # ruff: noqa: RUF005 (Triton knows no unpacking of tuples)
 
-from deconfound.layers.pmdn.kernels.language import jit, tl, wait_for_previous
+from deconfound.layers.pmdn.kernels.language import jit, tl
 
 # Names in capitals are known when a kernel is compiled: Q regressors, of which QP is the next power of two, and blocks
 # of BD features. A block of samples is BA × BB: BB samples lie side by side in the threads of a program and BA in each
@@ -97,6 +97,13 @@ def add_products(
 
 
 @jit
+def add_squares(squares, block, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr):
+    """`squares`, `(BB, BD)`, and the squares of a block."""
+    wide = block.to(tl.float32)
+    return squares + add_up(wide * wide, BA, BB, BD)
+
+
+@jit
 def take_away(
     block, c, rows, n, beta, ROW: tl.constexpr, COL: tl.constexpr, QC: tl.constexpr, WHOLE: tl.constexpr,
     FULL: tl.constexpr,
@@ -111,78 +118,107 @@ def take_away(
 
 
 @jit
-def move_coefficients(
-    towards, coefficients, gram, numbers, flag, skipped, cols, d,
-    Q: tl.constexpr, QP: tl.constexpr, BD: tl.constexpr, GRAM: tl.constexpr,
+def descend(
+    towards, coefficients, gram, rates, flag, skipped, cols, d, Q: tl.constexpr, QP: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """Move the coefficients of some features in memory; see `move_and_subtract`."""
+    """`deconfound.layers.pmdn.update.descend` for some features; the first program that skips one counts the batch."""
     ks = tl.arange(0, QP)
     where = ks.to(tl.int64)[:, None] * d + cols[None, :]
     there = (ks < Q)[:, None] & (cols < d)[None, :]
     old = tl.load(coefficients + where, mask=there, other=0.0)
-    if GRAM:
-        explained = tl.zeros((QP, BD), dtype=tl.float32)
-        for j in tl.static_range(Q):
-            gram_j = tl.load(gram + ks * Q + j, mask=ks < Q, other=0.0)
-            explained += gram_j[:, None] * load_row(coefficients, j, d, cols, d)[None, :]
-    else:
-        explained = old
-    step = tl.load(numbers + ks, mask=ks < Q, other=0.0)
-    move = tl.load(numbers + Q) * towards - explained
-    if GRAM:  # the last coefficient is the intercept's, which the others come after
-        sums = tl.load(gram + ks * Q + Q - 1, mask=ks < Q - 1, other=0.0) * tl.load(numbers + Q + 2)
-        intercept = tl.sum(tl.where((ks == Q - 1)[:, None], move, 0.0), axis=0)
-        move -= sums[:, None] * intercept[None, :]
-    new = old + step[:, None] * move
+    move = towards
+    for j in tl.static_range(Q):
+        gram_j = tl.load(gram + ks * Q + j, mask=ks < Q, other=0.0)
+        move -= gram_j[:, None] * load_row(coefficients, j, d, cols, d)[None, :]
+    sums = tl.load(gram + ks * Q + Q - 1, mask=ks < Q - 1, other=0.0) * tl.load(rates + Q)
+    intercept = tl.sum(tl.where((ks == Q - 1)[:, None], move, 0.0), axis=0)
+    move -= sums[:, None] * intercept[None, :]
+    new = old + tl.load(rates + ks, mask=ks < Q, other=0.0)[:, None] * move
     bad = tl.max(tl.where(is_finite(new), 0, 1), axis=0)
     tl.debug_barrier()  # other threads of this program may still read the old coefficients
     tl.store(coefficients + where, tl.where((bad == 0)[None, :], new, old), mask=there)
-    if GRAM:
-        any_bad = tl.max(bad, axis=0)
-        if any_bad > 0:  # noqa: SIM102 (the exchange must not run otherwise)
-            if tl.atomic_xchg(flag, 1) == 0:
-                tl.atomic_add(skipped, 1)
-    tl.debug_barrier()  # from here on this program's threads may read the new ones
+    any_bad = tl.max(bad, axis=0)
+    if any_bad > 0:  # noqa: SIM102 (the exchange must not run otherwise)
+        if tl.atomic_xchg(flag, 1) == 0:
+            tl.atomic_add(skipped, 1)
+
+
+@jit
+def average(
+    total, squares, mean, size, share, n, cols, d, Q: tl.constexpr, QP: tl.constexpr,
+    LOG_JUMP: tl.constexpr, DEVIATIONS: tl.constexpr, LARGEST: tl.constexpr, WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """`deconfound.layers.pmdn.gradient.average` for some features."""
+    rows = tl.full((), n, tl.float32)
+    root = tl.sqrt(rows)
+    found = tl.sqrt(squares * rows)
+    old = load_row(size, 0, d, cols, d)
+    deviation = load_row(size, 1, d, cols, d)
+    known = (old > 0) & (found > 0)
+    change = tl.log(tl.where(known, found / tl.where(known, old, 1.0), 1.0))
+    far = tl.abs(change)
+    jumped = far > tl.maximum(deviation * (DEVIATIONS / root), LOG_JUMP)
+    growth = tl.exp(tl.where(jumped, change, WEIGHT * change))
+
+    ks = tl.arange(0, QP)
+    where = ks.to(tl.int64)[:, None] * d + cols[None, :]
+    there = (ks < Q)[:, None] & (cols < d)[None, :]
+    before = tl.load(mean + where, mask=there, other=0.0)
+    grown = before * growth[None, :]
+    new = grown + tl.load(share) * (total - grown)
+    bad = tl.maximum(tl.max(tl.where(is_finite(new), 0, 1), axis=0), tl.where(is_finite(found), 0, 1))
+    tl.store(mean + where, tl.where((bad == 0)[None, :], new, before), mask=there)
+    inside = (cols < d) & (bad == 0)
+    tl.store(size + cols, tl.where(old > 0, old * growth, found), mask=inside)
+    far = tl.minimum(far, LARGEST) * root
+    new_deviation = tl.where(known, deviation + WEIGHT * (far - deviation), deviation)
+    tl.store(size + tl.full((), 1, tl.int64) * d + cols, new_deviation, mask=inside)
 
 
 @jit
 def move_and_subtract(
-    x, out, coefficients, r, c, gram, numbers, flag, skipped, n, d, x_row,
+    x, out, coefficients, r, c, rates, gram, flag, skipped, size, n, d, x_row, scale,
     R_ROW: tl.constexpr, R_COL: tl.constexpr, C_ROW: tl.constexpr, C_COL: tl.constexpr,
     Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
-    GRAM: tl.constexpr, WHOLE: tl.constexpr, HOLD: tl.constexpr, EARLY: tl.constexpr, EVEN: tl.constexpr,
-    WIDE: tl.constexpr, EDGE: tl.constexpr,
+    FORWARD: tl.constexpr, WHOLE: tl.constexpr, HOLD: tl.constexpr, EVEN: tl.constexpr,
+    WIDE: tl.constexpr, EDGE: tl.constexpr, LOG_JUMP: tl.constexpr, DEVIATIONS: tl.constexpr, LARGEST: tl.constexpr,
+    WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Move the coefficients of some features towards this batch and subtract `c β` from all its rows.
+    """Move the coefficients of some features towards this batch and write `x − scale c β` for all its rows.
 
-    `numbers` holds a step for each of Q rows, then a, b and h: β ← β + step (ν − h G₀ ν₀) with ν = a rᵀx − G β, and
-    out = x − b c β, with the Gram matrix G, or without it the identity and h = 0; G₀ and ν₀ belong to the last row, the
-    intercept's, which itself moves by ν₀ alone. A feature whose new coefficients are not finite keeps the old ones;
-    with a Gram matrix the first program that meets one counts the batch as skipped. Without WHOLE, x is left out of
-    the difference.
+    FORWARD is a descent step on β, with `rates` and a Gram matrix; else coefficients are the running average S of
+    backward, with a size for each feature and `rates` the share of the batch. Without WHOLE, x is left out of the
+    difference.
 
     A program takes all samples of its features, block by block, and then the same blocks again, beginning with the
-    last: with HOLD that one is still in registers. The others are in a cache. With EARLY the first round goes on while
-    the kernel before decides how far to move; that kernel must have found `x` and `r` complete.
+    last: with HOLD that one is still in registers. The others are in a cache.
     """
     cols = tl.program_id(0) * BD + tl.arange(0, BD)
     final = (n - 1) // (BA * BB) * (BA * BB)
     total = tl.zeros((QP, BB, BD), dtype=tl.float32)
+    squares = tl.zeros((BB, BD), dtype=tl.float32)
     for start in range(0, final, BA * BB):
         rows = row_block(start, BA, BB)
         block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, True, "evict_last")
         total = add_products(total, block, r, rows, n, R_ROW, R_COL, Q, QP, BA, BB, BD, True)
+        if not FORWARD:
+            squares = add_squares(squares, block, BA, BB, BD)
     rows = row_block(final, BA, BB)
     block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, EVEN, "")
     total = add_products(total, block, r, rows, n, R_ROW, R_COL, Q, QP, BA, BB, BD, EVEN)
-    if EARLY:
-        wait_for_previous()
-    move_coefficients(tl.sum(total, axis=1), coefficients, gram, numbers, flag, skipped, cols, d, Q, QP, BD, GRAM)
+    towards = tl.sum(total, axis=1)
+    if FORWARD:
+        descend(towards, coefficients, gram, rates, flag, skipped, cols, d, Q, QP, BD)
+    else:
+        square = tl.sum(add_squares(squares, block, BA, BB, BD), axis=0)
+        average(
+            towards, square, coefficients, size, rates, n, cols, d, Q, QP, LOG_JUMP, DEVIATIONS, LARGEST, WEIGHT
+        )  # fmt: skip
+    tl.debug_barrier()  # from here on this program's threads may read the new coefficients
 
-    last = tl.load(numbers + Q + 1)
     beta = ()
     for k in tl.static_range(QC):
-        beta = beta + (load_row(coefficients, k, d, cols, d) * last,)
+        beta = beta + (load_row(coefficients, k, d, cols, d) * scale,)
     if not HOLD:
         block = load_block(x, rows, cols, n, d, x_row, WIDE, EDGE, EVEN, "evict_first")
     left = take_away(block, c, rows, n, beta, C_ROW, C_COL, QC, WHOLE, EVEN)
