@@ -88,19 +88,30 @@ def token_inputs(who, seed, length=48):
 
 
 @dataclass(frozen=True)
+class Probed:
+    """What a probe finds of the confound in the features of some people.
+
+    Attributes:
+        r2: R² of a cross-validated linear probe for the confound within label groups.
+        low: 2.5 % quantile of the same probe where the confound is permuted within label groups.
+        high: 97.5 % quantile.
+    """
+
+    r2: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a trained network does on new people.
 
     Attributes:
-        probe: R² of a cross-validated linear probe for the confound within label groups, from the features.
-        low: 2.5 % quantile of the same probe where the confound is permuted within label groups.
-        high: 97.5 % quantile.
+        probed: What a probe finds in three groups of people.
         auc: Of the label, from the network's output, where label and confound are independent.
     """
 
-    probe: float
-    low: float
-    high: float
+    probed: list[Probed]
     auc: float
 
 
@@ -122,18 +133,7 @@ def train(network, inputs, design, who, *, at=None, batch=50, epochs=1, lr=3e-3,
             loss.backward()
             optimizer.step()
             schedule.step()
-    if at is not None:
-        refit(model, inputs, metadata)
     return model.eval()
-
-
-@torch.no_grad()
-def refit(model, inputs, metadata):
-    """Let β refit on the trained network: training forwards without training, as `docs/guides/attach.md` advises."""
-    model.train()
-    model.network.eval()
-    for rows in torch.arange(len(inputs)).split(50):
-        model(inputs[rows], metadata=metadata[rows])
 
 
 def as_logits(output):
