@@ -95,11 +95,11 @@ def test_verbose_prints_the_losses(capsys):
 @pytest.mark.parametrize("layer", ["pmdn", "mdn", "rmdn", "pmdn-alternating"])
 def test_coefficients_refit_on_the_rows_that_are_held_out(layer):
     X, dx = make_people(150)
-    options = {**FAST, "layer": layer, "patience": 5}
+    options = {**FAST, "epochs": 1, "layer": layer}  # one epoch, so that both choose the same
     kept = DeconfoundedClassifier(CONFOUNDS, refit=False, **options).fit(X, dx)
     refitted = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx)
     weights = [dict(model.model_.network.named_parameters()) for model in (kept, refitted)]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])  # the same epoch of the same run
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     moved = [
         (a._beta() - b._beta()).abs().max()
         for a, b in zip(kept.model_.layers.values(), refitted.model_.layers.values(), strict=True)
