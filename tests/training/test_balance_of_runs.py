@@ -230,3 +230,24 @@ def test_w_scores_that_cannot_be_are_refused_before_training(tmp_path):
         open_problem(config(tmp_path, frame=tied(30), training=training))
     with pytest.raises(OptionError, match=r"training\.w_scores must be false for a numeric label"):
         open_problem(config(tmp_path, data={"label": "age"}, training=training))
+
+
+def test_performance_is_also_given_where_label_and_site_are_independent(tmp_path):
+    frame = tied(400)
+    frame["f0"] = frame["f1"] = np.random.default_rng(3).normal(size=400)
+    frame["f2"] = 3.0 * (frame["site"] == "B")  # all that the features know of the label is the site
+    results = tiny.fit(
+        config(tmp_path, frame=frame, method={"name": "none"}, training={"balance": "none", "epochs": 8})
+    )
+    means = {name: value["mean"] for name, value in results["metrics"].items()}
+    assert means["auc"] > 0.7  # the control
+    assert abs(means["independent_auc"] - 0.5) < 0.08
+    said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv")
+    case, site = said["dx"] == "asd", said["site"]
+    share = case.groupby(site).transform("mean")
+    weight = np.where(case, 1 - share, share)
+    up, down = (said["logit_dx"].to_numpy()[rows] for rows in (case, ~case))
+    wins = (up[:, None] > down) + 0.5 * (up[:, None] == down)
+    fold = results["folds"][0]["metrics"]
+    assert fold["independent_auc"] == pytest.approx(np.average(wins, weights=np.outer(weight[case], weight[~case])))
+    assert fold["independent_rows"] == pytest.approx(weight.sum() ** 2 / (weight**2).sum())

@@ -87,7 +87,7 @@ def test_tasks_are_found_from_the_labels(tmp_path, task):
     config = tiny.config(path, tmp_path / "run", data=data, design=design, training={"epochs": 12, "lr": 0.02, **loss})
     results = tiny.fit(config)
     assert results["task"]["kind"] == task
-    assert tuple(results["metrics"]) == measures
+    assert tuple(results["metrics"]) == (*measures, f"independent_{measures[0]}", "independent_rows")
     said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv")
     columns = [name for name in said if name.startswith("prediction_" if task == "regression" else "score_")]
     assert len(columns) == outputs

@@ -16,6 +16,8 @@ RANGES = {
     "r2": (-float("inf"), 1.0),
     "mean_absolute_error": (0.0, float("inf")),
     "share_within": (0.0, 1.0),
+    "independent_r2": (-float("inf"), 1.0),
+    "independent_mean_absolute_error": (0.0, float("inf")),
 }
 Measures = Callable[[Tensor], dict[str, Tensor]]
 
@@ -71,10 +73,11 @@ def _number_measures(predicted: Tensor, true: Tensor) -> Measures:
 
 def performance(given: Answers, units: Tensor, resampling: Resampling, folds: Tensor | None = None) -> Performance:
     """Every measure with its bootstrap interval; AUC within each fold and then averaged where folds are given."""
-    return bootstrapped(_within_folds(given, folds), len(given.right), units, resampling)
+    return bootstrapped(within_folds(given, folds), len(given.right), units, resampling)
 
 
-def _within_folds(given: Answers, folds: Tensor | None) -> Measures:
+def within_folds(given: Answers, folds: Tensor | None) -> Measures:
+    """The measures, AUC within each fold, which has its own model, and then averaged."""
     whole = measures(given)
     if folds is None or not given.scores:
         return whole

@@ -10,6 +10,8 @@ from deconfound.auditing.words import STATISTICS
 _ON_ROWS = ("auc", "balanced_accuracy", "accuracy", "brier_score", "calibration_error", "equal_error_rate", "r2",
             "mean_absolute_error")  # fmt: skip
 
+_PREFIX = "independent_"
+
 
 def performance_section(data: Mapping[str, Any]) -> str:
     """What each model reaches, beside what the confounds alone reach; the AUC split by stratum; then by stratum."""
@@ -27,6 +29,7 @@ def performance_section(data: Mapping[str, Any]) -> str:
     return section(
         "Performance",
         table,
+        _independent(data),
         _differences(data),
         _split(data),
         _used(data),
@@ -35,6 +38,30 @@ def performance_section(data: Mapping[str, Any]) -> str:
         lead="First what the confounds alone reach, without any model of the data: cross-validated from the table.",
         id="performance",
     )
+
+
+def _independent(data: Mapping[str, Any]) -> str:
+    """Performance under weights that make labels and confounds independent among the audited rows."""
+    rows = {(row["model"], row["statistic"]): row for row in data["rows"] if row["statistic"].startswith(_PREFIX)}
+    if not rows:
+        return ""
+    title = "Where labels and confounds are independent"
+    names = list(dict.fromkeys(name for _, name in rows if name != f"{_PREFIX}rows"))
+    models = list(dict.fromkeys(model for model, _ in rows))
+    head = ["model", *(STATISTICS[name.removeprefix(_PREFIX)].name for name in names), "effective rows"]
+    body = [
+        [
+            model,
+            *(_value(rows.get((model, name))) for name in names),
+            f"{rows[model, f'{_PREFIX}rows']['value']:,.0f} of {rows[model, f'{_PREFIX}rows']['n']:,}",
+        ]
+        for model in models
+    ]
+    lead = (
+        "Weights of these rows make each label independent of the confounds, so that nothing is gained by knowing "
+        "them. The fewer effective rows are left, the less these numbers can say."
+    )
+    return f"<h3>{title}</h3><p class='lead'>{lead}</p>{html_table(head, body, label=title)}"
 
 
 def _differences(data: Mapping[str, Any]) -> str:

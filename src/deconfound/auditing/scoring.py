@@ -9,6 +9,7 @@ from torch import Tensor
 
 from deconfound.auditing.answers import Answers, answers
 from deconfound.auditing.baselines import confounds_alone, missing_cells_alone
+from deconfound.auditing.independent import independence_weights, independent_performance
 from deconfound.auditing.intake import Intake, sampled
 from deconfound.auditing.performance import (
     Performance,
@@ -42,6 +43,9 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
     readings: dict[str, list[str]] = {}
     first: tuple[str, Answers, Performance] | None = None
     labels = ", ".join(label.name for label in data.labels)
+    weights = independence_weights(data)
+    if isinstance(weights, Note):
+        notes.append(weights)
     for model, values in data.spaces["outputs"].items():
         given = answers(values, data.labels, data.classes)
         if given is None:
@@ -51,6 +55,8 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
         readings.setdefault(given.reading, []).append(model)
         found = performance(given, data.units, resampling, folds)
         whole = [*found.estimates, *_more(given)]
+        if not isinstance(weights, Note):
+            whole += independent_performance(given, weights, data.units, resampling, folds)
         rows += [audit_row(model, "outputs", "", "", item) for item in whole]
         rows += _by_stratum(model, given, data, resampling, folds)
         if first is None:

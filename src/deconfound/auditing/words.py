@@ -149,6 +149,19 @@ _ACROSS = {
         "used: error after erasing", "error", "Mean absolute error after a share of the confound's part was erased."
     ),
 }
+_INDEPENDENT = {
+    f"independent_{name}": Words(
+        f"{_PERFORMANCE[name].name}, independent",
+        _PERFORMANCE[name].axis,
+        "The same under weights of the audited rows that make each label independent of all confounds (overlap "
+        "weights; entropy weights for a numeric label): what is gained by knowing the confounds does not count.",
+    )
+    for name in ("auc", "balanced_accuracy", "accuracy", "r2", "mean_absolute_error")
+} | {
+    "independent_rows": Words(
+        "effective rows, independent", "rows", "(Σ w)² / Σ w²: how many rows of equal weight the weights leave."
+    )
+}
 _CHANGES = {
     f"{name}_difference": Words(
         f"difference in {words.name}",
@@ -158,7 +171,7 @@ _CHANGES = {
     )
     for name, words in {**_PERFORMANCE, **_LEFT}.items()
 }
-STATISTICS: dict[str, Words] = {**_LEFT, **_TABLE, **_PERFORMANCE, **_ACROSS, **_CHANGES}
+STATISTICS: dict[str, Words] = {**_LEFT, **_TABLE, **_PERFORMANCE, **_INDEPENDENT, **_ACROSS, **_CHANGES}
 RESAMPLES = (
     "p-values: the confound is permuted {permutations:,} times (a tenth of that, at least 39, for probes), within "
     "label groups or folds where the statistic is taken within them, and among neighbours of a numeric label; p = (1 "

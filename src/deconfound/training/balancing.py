@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from deconfound.design import Balance
 from deconfound.design.balance import balance
-from deconfound.errors import DeconfoundWarning
+from deconfound.design.balance_report import effective_size
+from deconfound.errors import DeconfoundError, DeconfoundWarning
+from deconfound.metrics.performance import weighted_auc
 from deconfound.training.splits import Fold, RowNumbers
+from deconfound.training.tasks import has_score
 
 if TYPE_CHECKING:
     from deconfound.training.problem import Problem
@@ -41,6 +46,32 @@ def balance_fold(problem: Problem, fold: Fold, kind: Literal["overlap", "inverse
     train, joint = _balance(problem, fold.train, kind), _balance(problem, both, kind)
     held = joint.weights[len(fold.train) :], joint.row_weight[len(fold.train) :]
     return FoldBalance(train, held, _prior_shift(problem, fold.train, train.weights))
+
+
+def independent_performance(problem: Problem, rows: RowNumbers, logits: Tensor) -> dict[str, float]:
+    """The headline of a task under weights of the tested rows that make labels and confounds independent.
+
+    With the effective number of rows that the weights leave; NaN where there are no such weights. They touch no model.
+    """
+    task, known = problem.task, has_score(logits)
+    names = "independent_r2" if task.kind == "regression" else "independent_auc", "independent_rows"
+    try:
+        found = _balance(problem, rows[known.numpy()], "entropy" if task.kind == "regression" else "overlap")
+    except DeconfoundError:
+        return dict.fromkeys(names, float("nan"))
+    true, said = torch.from_numpy(problem.codes[rows])[known], logits.double()[known]
+    weights = torch.from_numpy(found.weights)
+    if task.kind == "multiclass":
+        true, weights = (true == torch.arange(task.outputs)).double(), weights.expand(-1, task.outputs)
+    values = []
+    for score, target, weight in zip(said.T, true.T, weights.T, strict=True):
+        if task.kind == "regression":
+            centred = target - (weight @ target) / weight.sum()
+            values.append(1 - weight @ (score - target).square() / (weight @ centred.square()))
+        else:
+            values.append(weighted_auc(torch.unique(score, return_inverse=True)[1], target, weight[None])[0])
+    rows_left = min(effective_size(column) for column in found.weights.T)
+    return dict(zip(names, (float(torch.stack(values).nanmean()), rows_left), strict=True))
 
 
 def _balance(problem: Problem, rows: RowNumbers, kind: Literal["overlap", "inverse", "entropy"]) -> Balance:

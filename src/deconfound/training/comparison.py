@@ -265,8 +265,8 @@ def _measured(line: Entry, problems: Mapping[int, Problem]) -> dict[str, Keyed]:
 
 def _range(measure: str) -> tuple[float, float]:
     """The lowest and the highest value that a measure can have."""
-    lowest = -np.inf if measure == "r2" else -1.0 if measure.startswith("left/") else 0.0
-    return lowest, np.inf if measure == "mean_absolute_error" else 1.0
+    lowest = -np.inf if measure.endswith("r2") else -1.0 if measure.startswith("left/") else 0.0
+    return lowest, np.inf if measure in ("mean_absolute_error", "independent_rows") else 1.0
 
 
 def _plain(item: Interval) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def fit(
         ...     "compare.bootstraps=40",
         ... )
         >>> list(found.metrics), [item.confound for item in found.audit.verdicts]
-        (['auc', 'balanced_accuracy', 'accuracy'], ['age'])
+        (['auc', 'balanced_accuracy', 'accuracy', 'independent_auc', 'independent_rows'], ['age'])
         >>> sorted(path.name for path in found.files)
         ['audit.html', 'results.json']
     """

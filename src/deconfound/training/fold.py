@@ -21,6 +21,7 @@ from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.networks import build_network, hidden_features
+from deconfound.training.balancing import independent_performance
 from deconfound.training.batches import held_out, loader, training_batch
 from deconfound.training.failed import fold_problems
 from deconfound.training.fold_data import FoldData, Part, fold_data
@@ -99,6 +100,8 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         logits, assumed = standardised(norm, logits, tested), [str(value) for value in norm.design.assumed(tested)]
     codes = problem.codes[data.test.rows]
     run.check_data(current_fingerprint(problem))
+    measured = performance(problem.task, logits, codes)
+    measured |= independent_performance(problem, data.test.rows, logits)
     result = {
         "name": data.fold.name,
         "seed": config.run.seed,
@@ -113,7 +116,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
         "problems": fold_problems(data, folder.number, kept["history"], kept["best"]["epoch"], logits),
-        "metrics": {key: _or_none(value) for key, value in performance(problem.task, logits, codes).items()},
+        "metrics": {key: _or_none(value) for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
     written = folder.write(_files(data, method, kept, logits, said.features, norm), result)
