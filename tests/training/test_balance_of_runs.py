@@ -236,9 +236,9 @@ def test_performance_is_also_given_where_label_and_site_are_independent(tmp_path
     frame = tied(400)
     frame[[f"f{k}" for k in range(6)]] = np.random.default_rng(3).normal(size=(400, 6))
     frame["f2"] = 3.0 * (frame["site"] == "B")  # all that the features know of the label is the site
-    results = tiny.fit(
-        config(tmp_path, frame=frame, method={"name": "none"}, training={"balance": "none", "epochs": 8, "lr": 0.02})
-    )
+    training = {"balance": "none", "epochs": 8, "lr": 0.02}
+    data = {"features": ["f*"]}
+    results = tiny.fit(config(tmp_path, frame=frame, data=data, method={"name": "none"}, training=training))
     means = {name: value["mean"] for name, value in results["metrics"].items()}
     assert means["auc"] > 0.7  # the control
     assert abs(means["independent_auc"] - 0.5) < 0.08
