@@ -46,7 +46,43 @@ def test_a_numeric_label_has_its_error_first_and_by_site(aged):
     rows = [row for row in aged.rows if row.model == "noisy" and row.space == "outputs" and not row.confound]
     assert rows[0].statistic == "mean_absolute_error"
     assert len(aged.where(model="noisy", confound="site", statistic="mean_absolute_error")) == 3
-    assert set(aged.shapes["noisy"]) == {"predicted", "errors"}
+    assert [set(part) for part in aged.shapes["noisy"]] == [{"name", "predicted", "errors"}]
+
+
+# Probabilities, several classes, several labels
+
+
+def test_the_calibration_error_has_an_interval_and_that_of_classes_is_their_mean():
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet([1, 1, 1], 300)
+    stage = np.array([rng.choice(3, p=row) for row in p])
+    table = {"stage": np.array(["a", "b", "c"])[stage], "sex": rng.integers(0, 2, 300)}
+    sharp = p**3 / (p**3).sum(1, keepdims=True)
+    found = audit({"good": p, "sharp": sharp}, table, confounds=["sex"], labels=["stage"], **QUICK)
+    for model, outputs in (("good", p), ("sharp", sharp)):
+        row = measured(found, "calibration_error", model=model, confound="")
+        each = [metrics.calibration(outputs[:, k], stage == k).error for k in range(3)]
+        assert row.value == pytest.approx(np.mean(each))
+        assert row.low <= row.value <= row.high
+        assert len(found.where(model=model, confound="sex", statistic="calibration_error")) == 2
+    assert measured(found, "calibration_error", model="good", confound="").low == 0
+    assert measured(found, "calibration_error", model="sharp", confound="").low > 0.05
+
+
+def test_scores_by_stratum_are_shown_for_each_class_and_for_each_label():
+    rng = np.random.default_rng(0)
+    site, stage, dx = rng.integers(0, 2, 120), rng.integers(0, 3, 120), rng.integers(0, 2, (2, 120))
+    table = {"site": np.array(["s", "t"])[site], "stage": np.array(["a", "b", "c"])[stage], "hiv": dx[0], "mci": dx[1]}
+    shown = audit(rng.dirichlet([1, 1, 1], 120), table, confounds=["site"], labels=["stage"], **QUICK).shapes["model"]
+    assert [part["name"] for part in shown] == ["", "a", "b", "c"]
+    boxes = shown[2]["scores"]["site"]
+    assert [(row["level"], row["group"]) for row in boxes] == [
+        ("s", "not b"), ("s", "b"), ("t", "not b"), ("t", "b")
+    ]  # fmt: skip
+    assert sum(row["n"] for row in boxes) == 120
+    found = audit(rng.normal(size=(120, 2)), table, confounds=["site"], labels=["hiv", "mci"], **QUICK)
+    assert [part["name"] for part in found.shapes["model"]] == ["", "hiv", "mci"]
+    assert "model · mci: scores by site and label" in found.to_html()
 
 
 # What cannot be measured has no answer

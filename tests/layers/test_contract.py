@@ -290,7 +290,7 @@ def bad_calls(cohort):
         "metadata must be the array or tensor that design.encode returns; got dict": (x, cohort.table),
         "metadata must be floating point; got torch.int64": (x, m.long()),
         "training metadata must hold every keep column; got NaN in dx": (x, blind),
-        "metadata must not be NaN; got NaN in age": (x, nan),
+        "metadata must be finite; got NaN in age": (x, nan),
         "features must have shape \\(n, 5\\); got \\(400, 4\\)": (x[:, :4], m),
         "features must be floating point; got torch.int64": (x.long(), m),
         "features must have at least one row; got none": (x[:0], m[:0]),

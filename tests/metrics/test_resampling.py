@@ -146,7 +146,20 @@ def test_an_interval_of_absolute_correlations_includes_zero_for_independent_data
     assert excluded / 60 < 0.15
     x = torch.from_numpy(age.values.numpy()[:, None] + rng.normal(size=(60, 1)))
     assert paper_test(x, age, torch.zeros(60), None, resampling).low > 0.3
-    assert absolute_interval(0.1, torch.tensor([[-0.1, 0.3], [0.3, 0.5]]))[0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("truth", [0.0, 0.02, 0.1])
+def test_an_interval_of_a_mean_of_absolute_values_covers_it_near_zero_and_far_from_it(truth):
+    rng = np.random.default_rng(0)
+    covered, naive = 0, 0
+    for _ in range(100):
+        values = truth * np.array([1, -1, 1, -1]) + 0.05 * rng.normal(size=4)
+        replicates = torch.from_numpy(values + 0.05 * rng.normal(size=(200, 4)))
+        low, high = absolute_interval(torch.from_numpy(values), replicates)
+        covered += low <= truth <= high
+        naive += np.quantile(replicates.abs().mean(1), 0.025) <= truth
+    assert covered >= 88
+    assert naive < 60 or truth > 0.05  # the percentile interval misses near zero
 
 
 def test_holm_is_what_statsmodels_computes():

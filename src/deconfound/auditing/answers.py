@@ -9,12 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.design.table import in_rows, is_missing, plain
+from deconfound.design.table import as_array, in_rows, is_missing, plain
 from deconfound.errors import ShapeError, TableError
+from deconfound.metrics.checks import tensor
 from deconfound.metrics.columns import Column, cells_of, column
 
 # Texts that are more different numbers than this are numbers with typing errors, no class names.
 MOST_CODES = 20
+# Squares and products of larger outputs are not numbers.
+LARGEST = 1e75
+Score = tuple[str, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Answers:
 
     right: Tensor
     groups: Tensor
-    scores: tuple[tuple[str, Tensor, Tensor], ...]
+    scores: tuple[Score, ...]
     reading: str
     probabilities: bool = False
     predicted: Tensor | None = None
@@ -55,9 +59,13 @@ class Answers:
 def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs") -> Tensor:
     """Outputs as `(n, k)` float64; predicted classes given as text become one column per class."""
     what = f"{space} of {model!r}"
+    if isinstance(outputs, Tensor):
+        outputs = tensor(outputs.detach(), what).cpu().double().numpy()
+    elif np.ma.is_masked(outputs):
+        raise ShapeError(f"{what} must be there in every row; got masked ones. Leave these rows out.")
     try:
-        array = outputs.detach().cpu().double().numpy() if isinstance(outputs, Tensor) else np.asarray(outputs)
-    except ValueError as error:
+        array = np.asarray(outputs)
+    except (ValueError, TypeError) as error:
         raise ShapeError(f"{what} must have shape (n,) or (n, k); got {error}.") from error
     if array.ndim == 0:
         raise ShapeError(f"{what} must have shape (n,) or (n, k); got a single {array.item()!r}.")
@@ -67,7 +75,7 @@ def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = 
         array = _from_objects(array, labels, what)
     if array.ndim > 2:
         array = array.reshape(len(array), -1)
-    numbers = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
+    numbers = torch.from_numpy(as_array(array, what)).double()
     numbers = numbers[:, None] if numbers.ndim == 1 else numbers
     if not numbers.isfinite().all():
         wrong = (~numbers.isfinite()).any(1).nonzero()[:, 0].tolist()
@@ -75,6 +83,8 @@ def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = 
             f"{what} must be finite; got {numbers[wrong[0]].tolist()[:3]} {in_rows(wrong)}. Leave these "
             "rows out of outputs and table."
         )
+    if (largest := float(numbers.abs().max())) > LARGEST:
+        raise ShapeError(f"{what} must lie within ±{LARGEST:g}; got {largest:g}. Rescale them, or look why they grew.")
     return numbers
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from deconfound.data import TABLES, join_positions, read_table, refuse_bomb
 from deconfound.design.table import absent, in_rows, is_missing
 from deconfound.errors import TableError
+from deconfound.metrics.columns import level_text
 
 Columns = dict[str, NDArray[Any]]
 ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "subject", "id")
@@ -96,13 +97,9 @@ def positive_level(columns: Columns, outputs: Sequence[str], label: str) -> str 
     if answer is None or len(scores) != 1 or columns[scores[0]].dtype.kind not in "fiu":
         return None
     high = columns[scores[0]] > (0.0 if scores[0].lower().startswith("logit") else 0.5)
-    above = {_level(value) for value in answer[high].tolist()}
-    below = {_level(value) for value in answer[~high].tolist()}
+    above = {level_text(value) for value in answer[high].tolist()}
+    below = {level_text(value) for value in answer[~high].tolist()}
     return above.pop() if len(above) == 1 and not above & below else None
-
-
-def _level(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def stacked(file: Content, names: Sequence[str]) -> NDArray[Any]:

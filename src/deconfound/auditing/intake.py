@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.answers import numbers_of
+from deconfound.auditing.answers import LARGEST, numbers_of
 from deconfound.auditing.records import Note
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
 from deconfound.errors import OptionError, ShapeError, TableError
@@ -80,6 +80,9 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         for name in roles.labels
     ]
     confounds = [column(name, columns[name], types.get(name)) for name in roles.confounds]
+    for item in [*labels, *confounds]:
+        if item.kind == "numeric" and (largest := float(item.values.abs().nan_to_num().max())) > LARGEST:
+            raise TableError(f"column {item.name!r} must lie within ±{LARGEST:g}; got {largest:g}. Rescale it.")
     notes = [
         Note("codes", "note", name, f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
              f"codes, pass types={{{name!r}: 'categorical'}}.")

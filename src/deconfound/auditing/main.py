@@ -81,6 +81,7 @@ def audit(
         'age is still there: strong'
     """
     resampling = Resampling(permutations, bootstraps, seed)
+    seed = resampling.seed
     roles = Roles(confounds, labels or (), person, fold, dict(types or {}), dict(positive or {}), classes)
     data = read(outputs, features, table, roles)
     notes = [

@@ -1,14 +1,14 @@
 """How well outputs answer the labels: overall, by stratum, split by site, and against another model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from deconfound.auditing.answers import Answers
-from deconfound.metrics.performance import calibration, weighted_auc
-from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_chunks, interval
+from deconfound.metrics.performance import equal_bins, weighted_auc
+from deconfound.metrics.resampling import Estimate, Resampling, absolute_interval, bootstrap_chunks, interval
 
 # Strata of fewer rows of a class have no rate of their own.
 FEWEST_OF_A_CLASS = 5
@@ -62,10 +62,11 @@ def _number_measures(predicted: Tensor, true: Tensor) -> Measures:
 
     def found(weights: Tensor) -> dict[str, Tensor]:
         total = weights.sum(1)
-        spread = weights @ centred.square() - (weights @ centred).square() / total
+        squares = weights @ centred.square()
+        spread = squares - (weights @ centred).square() / total
         return {
             "mean_absolute_error": weights @ error.abs() / total,
-            "r2": 1 - weights @ error.square() / spread,
+            "r2": 1 - weights @ error.square() / torch.where(spread > 1e-12 * squares, spread, torch.nan),
         }
 
     return found
@@ -96,8 +97,7 @@ def bootstrapped(function: Measures, n: int, units: Tensor, resampling: Resampli
     """The measures of the rows as they are, and of people drawn with replacement, a few samples at a time."""
     values = function(torch.ones(1, n, dtype=torch.float64))
     parts: dict[str, list[Tensor]] = {name: [] for name in values}
-    several = None if len(torch.unique(units)) == n else units
-    for weights in bootstrap_chunks(torch.zeros(n), several, resampling.bootstraps, resampling.generator()):
+    for weights in _samples(n, units, resampling):
         for name, drawn in function(weights.double()).items():
             parts[name].append(drawn)
     replicates = {name: torch.cat(items) for name, items in parts.items()}
@@ -106,6 +106,12 @@ def bootstrapped(function: Measures, n: int, units: Tensor, resampling: Resampli
         low, high = interval(float(value), replicates[name], *RANGES.get(name, (0.0, 1.0)))
         estimates.append(Estimate(name, float(value), n, low, high))
     return Performance(tuple(estimates), replicates)
+
+
+def _samples(n: int, units: Tensor, resampling: Resampling) -> Iterator[Tensor]:
+    """Bootstrap samples of people, some at a time."""
+    several = None if len(torch.unique(units)) == n else units
+    return bootstrap_chunks(torch.zeros(n), several, resampling.bootstraps, resampling.generator())
 
 
 def split_by(given: Answers, codes: Tensor, folds: Tensor | None) -> Measures:
@@ -176,12 +182,26 @@ def gaps(given: Answers, codes: Tensor) -> Measures | None:
     return found
 
 
-def calibration_error(given: Answers) -> Estimate | None:
-    """The expected calibration error of one probability, without an interval (its bootstrap is biased upwards)."""
-    if not (given.probabilities and given.binary):
+def calibration_error(given: Answers, units: Tensor, resampling: Resampling) -> Estimate | None:
+    """The expected calibration error of probabilities, averaged over labels or classes, with its interval."""
+    if not given.probabilities:
         return None
-    _, score, positive = given.scores[0]
-    return Estimate("calibration_error", calibration(score, positive).error, len(score))
+    error, n = [score - positive for _, score, positive in given.scores], len(given.right)
+    bins = [equal_bins(score) for _, score, _ in given.scores]
+
+    def signed(weights: Tensor) -> Tensor:
+        """`(R, bins of every score)` what each bin adds, with its sign."""
+        found = [
+            weights.new_zeros(len(weights), int(code.max()) + 1).index_add(1, code, weights * gap)
+            for code, gap in zip(bins, error, strict=True)
+        ]
+        return torch.cat(found, dim=1) / weights.sum(1, keepdim=True)
+
+    value = signed(torch.ones(1, n, dtype=torch.float64))[0]
+    replicates = torch.cat([signed(weights.double()) for weights in _samples(n, units, resampling)])
+    size = len(value) / len(given.scores)  # from the mean over bins to their sum
+    low, high = (min(1.0, size * end) for end in absolute_interval(value, replicates))
+    return Estimate("calibration_error", size * float(value.abs().mean()), n, low, high)
 
 
 def equal_error_rate(given: Answers) -> Estimate | None:

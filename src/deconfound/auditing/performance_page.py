@@ -1,6 +1,6 @@
 """The sections of an audit's page about performance: tables beside what confounds alone reach, and figures."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deconfound.auditing.figures import Curve, Dot, curves, scatter, spreads
@@ -129,33 +129,41 @@ def _used(data: Mapping[str, Any]) -> str:
 
 
 def figures_section(shapes: Mapping[str, Any]) -> str:
-    """Score distributions, ROC and calibration by stratum, predicted against true, for each model."""
+    """Score distributions, ROC and calibration by stratum, predicted against true, for each model and score."""
     parts = []
     for model, found in shapes.items():
-        panels: list[str] = []
-        for name, rows in found.get("scores", {}).items():
-            panels.append(spreads(f"{model}: scores by {name} and label", rows, "score"))
-        for kind, title, axes in (
-            ("roc", "ROC", ("false positive rate", "true positive rate")),
-            ("calibration", "calibration", ("predicted probability", "observed share")),
-        ):
-            for name, lines in found.get(kind, {}).items():
-                shown = [Curve(_line_name(line), line["x"], line["y"], kind == "calibration") for line in lines]
-                if shown:
-                    panels.append(curves(f"{model}: {title}" + (f" by {name}" if name else ""), shown, axes))
-        if "predicted" in found:
-            dots = [Dot("", x, y) for x, y in zip(found["predicted"]["x"], found["predicted"]["y"], strict=True)]
-            panels.append(scatter(f"{model}: predicted against true", dots, ("true", "predicted"), named=False))
-        for name, rows in found.get("errors", {}).items():
-            panels.append(spreads(f"{model}: error by {name}", rows, "predicted − true"))
-        parts.append(
-            f"<details{' open' if len(shapes) == 1 else ''}><summary>{safe(model)}</summary>"
-            f'<div class="panels">{"".join(panels)}</div></details>'
-        )
+        for part in found:
+            title = " · ".join(filter(None, [model, part["name"]]))
+            is_open = " open" if len(shapes) == 1 and not part["name"] else ""
+            panels = "".join(_panels(title, part))
+            parts.append(
+                f'<details{is_open}><summary>{safe(title)}</summary><div class="panels">{panels}</div></details>'
+            )
     if not parts:
         return ""
-    lead = "Boxes hold the middle half of the rows, lines 90 %. Every figure can be saved as SVG or PNG."
+    lead = (
+        "Boxes hold the middle half of the rows, lines 90 %. Of many levels, classes or labels the largest "
+        "are shown. Every figure can be saved as SVG or PNG."
+    )
     return section("Scores, ROC and calibration", *parts, lead=lead, id="figures")
+
+
+def _panels(title: str, found: Mapping[str, Any]) -> Iterator[str]:
+    for name, rows in found.get("scores", {}).items():
+        yield spreads(f"{title}: scores by {name} and label", rows, "score")
+    for kind, what, axes in (
+        ("roc", "ROC", ("false positive rate", "true positive rate")),
+        ("calibration", "calibration", ("predicted probability", "observed share")),
+    ):
+        for name, lines in found.get(kind, {}).items():
+            shown = [Curve(_line_name(line), line["x"], line["y"], kind == "calibration") for line in lines]
+            if shown:
+                yield curves(f"{title}: {what}" + (f" by {name}" if name else ""), shown, axes)
+    if "predicted" in found:
+        dots = [Dot("", x, y) for x, y in zip(found["predicted"]["x"], found["predicted"]["y"], strict=True)]
+        yield scatter(f"{title}: predicted against true", dots, ("true", "predicted"), named=False)
+    for name, rows in found.get("errors", {}).items():
+        yield spreads(f"{title}: error by {name}", rows, "predicted − true")
 
 
 def _line_name(line: Mapping[str, Any]) -> str:

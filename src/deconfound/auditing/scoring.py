@@ -54,7 +54,8 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
             continue
         readings.setdefault(given.reading, []).append(model)
         found = performance(given, data.units, resampling, folds)
-        whole = [*found.estimates, *_more(given)]
+        more = (calibration_error(given, data.units, resampling), equal_error_rate(given))
+        whole = [*found.estimates, *(item for item in more if item is not None)]
         if not isinstance(weights, Note):
             whole += independent_performance(given, weights, data.units, resampling, folds)
         rows += [audit_row(model, "outputs", "", "", item) for item in whole]
@@ -125,10 +126,6 @@ def _levels(labels: list[Column]) -> tuple[str, ...]:
     return labels[0].levels if len(labels) == 1 else ()
 
 
-def _more(given: Answers) -> list[Estimate]:
-    return [item for item in (calibration_error(given), equal_error_rate(given)) if item is not None]
-
-
 def _by_stratum(
     model: str, given: Answers, data: Intake, resampling: Resampling, folds: Tensor | None
 ) -> Iterator[AuditRow]:
@@ -140,7 +137,8 @@ def _by_stratum(
             if len(part):
                 inside = given.take(part)
                 found = performance(inside, data.units[part], resampling, None if folds is None else folds[part])
-                for item in [*found.estimates, *_more(inside)[:1]]:
+                calibrated = calibration_error(inside, data.units[part], resampling)
+                for item in (*found.estimates, *([] if calibrated is None else [calibrated])):
                     yield audit_row(model, "outputs", confound.name, name, item)
         if given.binary:
             known = (codes >= 0).nonzero()[:, 0]

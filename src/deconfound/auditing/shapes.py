@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from deconfound.auditing.answers import Answers, answers
+from deconfound.auditing.answers import Answers, Score, answers
 from deconfound.auditing.intake import Intake
 from deconfound.auditing.scoring import strata
 from deconfound.metrics.columns import Column
@@ -16,6 +17,7 @@ from deconfound.metrics.performance import auc, calibration
 # Facets of a figure: more levels than this are those with most rows.
 MOST_LEVELS = 40
 MOST_CURVES = 12
+MOST_SCORES = 6
 FEWEST_ROWS = 10
 _SHARES = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
 _GRID = 60
@@ -23,36 +25,59 @@ _DOTS = 600
 
 
 def shapes(data: Intake, seed: int) -> dict[str, Any]:
-    """Curves and quantiles by model and confound, as JSON-safe data."""
+    """Curves and quantiles by model, as JSON-safe data: a list of parts, one for each score and one for all of them."""
     out: dict[str, Any] = {}
     for model, values in data.spaces["outputs"].items():
         given = answers(values, data.labels, data.classes)
-        if given is None:
-            continue
-        found: dict[str, Any] = {}
-        if given.binary:
-            _, score, positive = given.scores[0]
-            names = list(data.labels[0].levels)
-            found["scores"] = {item.name: _spread(score, positive.long(), names, item) for item in data.confounds}
-            found["roc"] = {"": [_roc("all rows", score, positive)]}
-            found["roc"] |= {item.name: _by_level(item, score, positive, _roc) for item in data.confounds}
-            if given.probabilities:
-                found["calibration"] = {"": [_calibrated("all rows", score, positive)]}
-                found["calibration"] |= {
-                    item.name: _by_level(item, score, positive, _calibrated) for item in data.confounds
-                }
-        elif given.scores:  # several labels or classes: each against the rest
-            found["roc"] = {"": [_roc(name, score, positive) for name, score, positive in given.scores[:MOST_CURVES]]}
-            if given.probabilities:
-                found["calibration"] = {"": [_calibrated(*item) for item in given.scores[:MOST_CURVES]]}
-        elif given.predicted is not None and given.true is not None:
-            found["predicted"] = _predicted(given, seed)
-            error = given.predicted - given.true
-            nothing = torch.zeros(len(error), dtype=torch.long)
-            found["errors"] = {item.name: _spread(error, nothing, [""], item) for item in data.confounds}
-        if found:
-            out[model] = found
+        if given is not None and given.predicted is not None and given.true is not None:
+            out[model] = [_number_part(given.predicted, given.true, data.confounds, seed)]
+        elif given is not None and given.scores:
+            out[model] = _score_parts(given, data)
     return out
+
+
+def _score_parts(given: Answers, data: Intake) -> list[dict[str, Any]]:
+    """What one score shows by stratum; of several labels or classes, all curves together and then each with most rows.
+
+    A class is set against the rest.
+    """
+    names = [label.levels for label in data.labels]
+    if len(names) == 1 and not given.binary:
+        names = [(f"not {name}", name) for name, _, _ in given.scores]
+    parts = [
+        _score_part("" if given.binary else score[0], score, names[place], given.probabilities, data.confounds)
+        for place, score in enumerate(given.scores)
+        if place in sorted(range(len(names)), key=lambda place: -float(given.scores[place][2].sum()))[:MOST_SCORES]
+    ]
+    if given.binary:
+        return parts
+    whole: dict[str, Any] = {"name": "", "roc": {"": [_roc(*item) for item in given.scores[:MOST_CURVES]]}}
+    if given.probabilities:
+        whole["calibration"] = {"": [_calibrated(*item) for item in given.scores[:MOST_CURVES]]}
+    return [whole, *parts]
+
+
+def _score_part(
+    name: str, score: Score, names: Sequence[str], probabilities: bool, confounds: Sequence[Column]
+) -> dict[str, Any]:
+    _, values, positive = score
+    found: dict[str, Any] = {"name": name}
+    found["scores"] = {item.name: _spread(values, positive.long(), names, item) for item in confounds}
+    for kind, curve, wanted in (("roc", _roc, True), ("calibration", _calibrated, probabilities)):
+        if wanted:
+            found[kind] = {"": [curve("all rows", values, positive)]}
+            found[kind] |= {item.name: _by_level(item, values, positive, curve) for item in confounds}
+    return found
+
+
+def _number_part(predicted: Tensor, true: Tensor, confounds: Sequence[Column], seed: int) -> dict[str, Any]:
+    some = torch.randperm(len(true), generator=torch.Generator().manual_seed(seed))[:_DOTS]
+    nothing = torch.zeros(len(true), dtype=torch.long)
+    return {
+        "name": "",
+        "predicted": {"x": _short(true[some]), "y": _short(predicted[some])},
+        "errors": {item.name: _spread(predicted - true, nothing, [""], item) for item in confounds},
+    }
 
 
 def _levels(item: Column, most: int) -> list[tuple[str, Tensor]]:
@@ -63,7 +88,7 @@ def _levels(item: Column, most: int) -> list[tuple[str, Tensor]]:
     return [(names[code], (codes == code).nonzero()[:, 0]) for code in kept if counts[code] >= FEWEST_ROWS]
 
 
-def _spread(score: Tensor, group: Tensor, names: list[str], item: Column) -> list[dict[str, Any]]:
+def _spread(score: Tensor, group: Tensor, names: Sequence[str], item: Column) -> list[dict[str, Any]]:
     """Quantiles of the scores by stratum and label group."""
     rows = []
     for level, part in _levels(item, MOST_LEVELS):
@@ -98,13 +123,6 @@ def _calibrated(name: str, score: Tensor, positive: Tensor) -> dict[str, Any]:
     found = calibration(score, positive)
     x, y = (_short(torch.tensor(values)) for values in (found.predicted, found.observed))
     return {"name": name, "x": x, "y": y, "error": found.error, "n": len(score)}
-
-
-def _predicted(given: Answers, seed: int) -> dict[str, Any]:
-    assert given.predicted is not None
-    assert given.true is not None
-    some = torch.randperm(len(given.true), generator=torch.Generator().manual_seed(seed))[:_DOTS]
-    return {"x": _short(given.true[some]), "y": _short(given.predicted[some])}
 
 
 def _short(values: Tensor) -> list[float]:

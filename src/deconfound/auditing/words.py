@@ -110,7 +110,8 @@ _PERFORMANCE = {
         "calibration error (ECE)",
         "ECE",
         "Expected calibration error: in ten bins of equally many rows, the mean distance of predicted probability and "
-        "observed share. It has no interval: a bootstrap of it is biased upwards.",
+        "observed share, averaged over labels or classes. Chance alone makes it larger than zero: its interval holds "
+        "the errors that show a number like this one with the chance in these rows.",
     ),
     "equal_error_rate": Words(
         "equal error rate", "error", "Error at the cut where positives are missed as often as negatives are called."

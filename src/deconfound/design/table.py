@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.errors import Fault, TableError
+from deconfound.errors import Fault, ShapeError, TableError
 
 # What BIDS tables, CSV readers and NaN turned into text leave in a cell that holds nothing.
 MISSING_TEXT = frozenset({"", "n/a", "nan"})
@@ -102,6 +102,20 @@ def as_column(column: Any, name: str) -> NDArray[Any]:
     if values.dtype.kind in "biuf":
         return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
     return from_cells(values.tolist(), name)
+
+
+def as_array(values: Any, name: str) -> NDArray[Any]:
+    """Numbers of any shape as an array that torch can take over: native, writable, without masked cells."""
+    if np.ma.is_masked(values):
+        raise ShapeError(f"{name} must have a number in every row; got masked ones. Leave these rows out.")
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ShapeError(f"{name} must be an array of numbers; got {error}.") from error
+    if array.dtype.kind not in "biuf":
+        raise ShapeError(f"{name} must hold numbers; got dtype {array.dtype}. Turn it into numbers first.")
+    kind = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return np.require(array.astype(kind, copy=False), requirements=["C", "W"])
 
 
 def from_cells(cells: Iterable[Any], name: str) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from deconfound.layers import torch_private
 from deconfound.layers.checkpoint import FORMAT, Share, read_state, upgrade, warn_of_old_format, write_state
 from deconfound.layers.functional import residualize
 from deconfound.layers.pmdn import kernels
-from deconfound.layers.shapes import FeatureShape
+from deconfound.layers.shapes import FeatureShape, sizes_of
 from deconfound.layers.tensors import (
     full_precision,
     gather_over_processes,
@@ -74,7 +74,7 @@ class MetadataLayer(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.design = design
-        self.feature_shape = (feature_shape,) if isinstance(feature_shape, int) else tuple(feature_shape)
+        self.feature_shape = sizes_of(feature_shape)
         self.share = share
         self.channel_axis = channel_axis
         self.shape = FeatureShape(self.feature_shape, share, channel_axis)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple
 
 from torch import Tensor
 
 from deconfound.errors import OptionError, ShapeError
+
+
+def sizes_of(shape: object) -> tuple[int | None, ...]:
+    """A size or several as whole numbers, whichever library they come from; None where a size may vary."""
+    several = shape if isinstance(shape, list | tuple) else (shape,)
+    try:
+        return tuple(None if size is None else operator.index(size) for size in several)
+    except TypeError as error:
+        raise OptionError(f"feature_shape must be positive numbers; got {shape!r}.") from error
 
 
 class FeatureShape(NamedTuple):
@@ -23,13 +33,13 @@ class FeatureShape(NamedTuple):
         sizes = self.sizes
         if self.share == "positions":
             rank = len(sizes) + 1
-            if not (1 <= self.channel_axis < rank or -rank < self.channel_axis <= -1):
+            if self.channel_axis not in (*range(1, rank), *range(1 - rank, 0)):
                 raise OptionError(
                     f"channel_axis must be an axis of the features, 1 to {rank - 1}; got {self.channel_axis}."
                 )
             sizes = (sizes[self.channel_axis % rank - 1],)
         known = tuple(size for size in sizes if size is not None)
-        if len(known) < len(sizes) or any(size < 1 for size in known):
+        if not sizes or len(known) < len(sizes) or any(size is not None and size < 1 for size in self.sizes):
             raise OptionError(
                 f"feature_shape must be positive numbers; got {self.sizes}. "
                 "Only sizes shared by share='positions' may be None."
@@ -38,6 +48,8 @@ class FeatureShape(NamedTuple):
 
     def check(self, x: Tensor) -> None:
         """Refuse features of another shape or type."""
+        if not hasattr(x, "is_floating_point"):
+            raise ShapeError(f"features must be a tensor; got {type(x).__name__}. Write torch.as_tensor(features).")
         if not x.is_floating_point():
             raise ShapeError(f"features must be floating point; got {x.dtype}.")
         agrees = x.ndim == len(self.sizes) + 1 and all(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.design import Design
+from deconfound.design.table import as_array
 from deconfound.errors import ShapeError
 from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound
 from deconfound.layers.tensors import exact_type, sum_over_processes
@@ -107,7 +108,7 @@ def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
             f"metadata must be the array or tensor that design.encode returns; got {type(metadata).__name__}. "
             "Write metadata=design.encode(rows)."
         )
-    tensor = metadata if isinstance(metadata, Tensor) else torch.as_tensor(metadata)
+    tensor = _tensor(metadata, "metadata")
     p = design.whitening.shape[0]
     if tensor.ndim != 2 or tensor.shape[1] != p:
         raise ShapeError(
@@ -124,34 +125,39 @@ def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
     return tensor
 
 
+def _tensor(values: object, name: str) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.from_numpy(as_array(values, name))
+
+
 def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
-    """Name the columns whose values are NaN where they are read: all in training, the confounds in eval.
+    """Name the columns whose values are not finite where they are read: all in training, the confounds in eval.
 
     On an accelerator the look would make every step wait; there such batches are skipped and counted (`skipped`).
     """
     if metadata.device.type not in ("cpu", "meta") or torch.compiler.is_compiling():
         return
-    if training and not torch.isnan(metadata.sum()):  # one number tells for all of them
+    if training and torch.isfinite(metadata.sum()):  # one number tells for all of them
         return
     columns = design.columns if training else design.confound_columns
-    found = torch.isnan(metadata[:, : len(columns)]).any(0).tolist()
-    bad = [column for column, is_nan in zip(columns, found, strict=True) if is_nan]
+    finite = torch.isfinite(metadata[:, : len(columns)]).all(0).tolist()
+    bad = [column for column, is_finite in zip(columns, finite, strict=True) if not is_finite]
     if not bad:
         return
     names = ", ".join(dict.fromkeys(column.name for column in bad))
+    what = "NaN" if metadata.isnan().any() else "infinity"
     if all(column.role == "keep" for column in bad):
         raise ShapeError(
-            f"training metadata must hold every keep column; got NaN in {names}. Encode a table that has "
+            f"training metadata must hold every keep column; got {what} in {names}. Encode a table that has "
             "these columns, or call model.eval() for inference."
         )
-    raise ShapeError(f"metadata must not be NaN; got NaN in {names}. Write metadata=design.encode(rows).")
+    raise ShapeError(f"metadata must be finite; got {what} in {names}. Write metadata=design.encode(rows).")
 
 
 def as_weights(weight: object, fit_on: object, n: int, device: torch.device) -> Tensor | None:
     """`weight` and `fit_on` as one tensor of weights `(n,)`, or an error that says what to write."""
     weights = None
     if fit_on is not None:
-        weights = torch.as_tensor(fit_on, device=device)
+        weights = _tensor(fit_on, "fit_on").to(device)
         if weights.dtype != torch.bool or weights.shape != (n,):
             raise ShapeError(
                 f"fit_on must be one boolean per sample, shape ({n},); got {weights.dtype} of shape "
@@ -159,7 +165,7 @@ def as_weights(weight: object, fit_on: object, n: int, device: torch.device) -> 
             )
     if weight is None:
         return weights
-    given = torch.as_tensor(weight, device=device)
+    given = _tensor(weight, "weight").to(device)
     if given.shape != (n,) or given.is_complex():
         raise ShapeError(
             f"weight must be one number per sample, shape ({n},); got {given.dtype} of shape {tuple(given.shape)}."

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deconfound.design.table import in_rows
+from deconfound.design.table import as_array, in_rows
 from deconfound.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 def tensor(values: "Samples", name: str) -> Tensor:
     """Numbers as a tensor without NaN or infinities; a number that is not there is no measurement."""
     if not isinstance(values, Tensor):
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise ShapeError(f"{name} must hold numbers; got dtype {array.dtype}. Turn it into numbers first.")
-        # torch takes neither other byte orders nor negative strides.
-        values = torch.from_numpy(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))
+        values = torch.from_numpy(as_array(values, name))
     if values.is_complex():
         raise ShapeError(f"{name} must hold real numbers; got {values.dtype}.")
     if not bool(values.isfinite().all()):
@@ -28,6 +24,17 @@ def tensor(values: "Samples", name: str) -> Tensor:
         where = in_rows([int(row) for row in broken.nonzero()[:, 0]])
         raise ShapeError(f"{name} must be finite; got NaN or infinity {where}. Leave these rows out.")
     return values
+
+
+def codes_of(values: "Samples | None", n: int, name: str) -> Tensor | None:
+    """One code per row, such as the person of a row; None stays None."""
+    if values is None:
+        return None
+    found = tensor(values, name)
+    if found.shape != (n,):
+        raise ShapeError(f"{name} must hold one value per row; got {tuple(found.shape)} for {n} rows.")
+    codes: Tensor = torch.unique(found, return_inverse=True)[1]
+    return codes
 
 
 def matrix(values: "Samples", name: str) -> Tensor:
@@ -51,6 +58,12 @@ def samples(x: "Samples", y: "Samples", *, at_least: int) -> tuple[Tensor, Tenso
         raise ShapeError(f"x and y must be on one device; got {x.device} and {y.device}. Move one of them.")
     dtype = torch.promote_types(x.dtype, y.dtype)
     return x.to(dtype), y.to(dtype)
+
+
+def ordinary(x: Tensor) -> Tensor:
+    """Values of ordinary size: what has no unit is the same for them, and squares of 1e200 are not numbers."""
+    largest = float(x.detach().abs().max()) if x.numel() else 0.0
+    return x / largest if largest > 1e100 or 0 < largest < 1e-100 else x
 
 
 def same_shape(first: "Samples", second: "Samples", names: tuple[str, str]) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """A table column as the measures see it: numbers or levels, with its type found from its values."""
 
 import itertools
-from collections import Counter
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.design.table import as_numbers, is_missing, plain
+from deconfound.design.table import as_column, as_numbers, is_missing, plain
 from deconfound.errors import OptionError, TableError
 
 Kind = Literal["numeric", "binary", "categorical"]
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -60,27 +61,36 @@ def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0
     """
     if kind not in (None, "numeric", "categorical"):
         raise OptionError(f"types[{name!r}] must be 'numeric' or 'categorical'; got {kind!r}.")
-    # A list of texts must stay a list of cells: numpy would write NaN as the text "nan".
-    array = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
     if kind is None and str(getattr(values, "dtype", "")) == "category":
         kind = "categorical"
-    if array.ndim != 1:
-        raise TableError(f"column {name!r} must be one-dimensional; got shape {array.shape}.")
-    cells = [plain(value) for value in array.tolist()]
-    empty = np.array([is_missing(value) for value in cells], dtype=bool)
-    if empty.all():
+    # A list stays a list of cells: numpy would write its numbers as texts where it holds one.
+    array = as_column(np.array(values, dtype=object) if isinstance(values, list | tuple) else values, name)
+    cells = [None if is_missing(value) else plain(value) for value in array.tolist()]
+    found = {level_text(value): value for value in cells if value is not None}
+    if not found:
         raise TableError(f"column {name!r} must hold at least one value; got {len(cells)} empty cells.")
-    found = Counter(value for value, missing in zip(cells, empty, strict=True) if not missing)
-    if kind == "numeric" or (kind is None and _is_numeric(found, codes_to)):
+    if kind == "numeric" or (kind is None and _is_numeric(found.values(), codes_to)):
         return Column(name, "numeric", torch.from_numpy(as_numbers(array, name)))
-    levels = sorted(found, key=lambda level: (isinstance(level, str), level))
-    return Column(name, "binary" if len(levels) == 2 else "categorical", _codes(cells, levels), _texts(levels))
+    levels = sorted(found, key=lambda level: (isinstance(found[level], str), found[level]))
+    code = {level: float(place) for place, level in enumerate(levels)}
+    codes = torch.tensor([NAN if cell is None else code[level_text(cell)] for cell in cells], dtype=torch.float64)
+    return Column(name, "binary" if len(levels) == 2 else "categorical", codes, tuple(levels))
+
+
+def level_text(value: Any) -> str:
+    """A level as text: whole numbers without a point, so that gaps in a column do not rename its levels.
+
+    Example:
+        >>> [level_text(value) for value in (3, 3.0, "3", 2.5, True)]
+        ['3', '3', '3', '2.5', 'True']
+    """
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def looks_like_codes(values: Any, up_to: int = 20) -> int:
     """How many distinct whole numbers a column holds, where they are few enough to be codes; else 0."""
     found = {plain(value) for value in np.asarray(values).tolist() if not is_missing(value)}
-    few = 2 < len(found) <= up_to and _is_numeric(Counter(found), 0)
+    few = 2 < len(found) <= up_to and _is_numeric(found, 0)
     return len(found) if few and all(float(value).is_integer() for value in found) else 0
 
 
@@ -104,20 +114,12 @@ def _cell(item: Column, value: float) -> str:
     return f"{item.name} {text}"
 
 
-def _is_numeric(found: "Counter[Any]", codes_to: int) -> bool:
-    if any(isinstance(value, str | bool) for value in found) or len(found) == 2:
+def _is_numeric(found: Collection[Any], codes_to: int) -> bool:
+    if any(isinstance(value, str | bool) for value in found):
         return False
-    whole = all(float(value).is_integer() for value in found if np.isfinite(value))
-    return not (whole and len(found) <= codes_to)
-
-
-def _codes(cells: list[Any], levels: list[Any]) -> Tensor:
-    lookup = {level: float(code) for code, level in enumerate(levels)}
-    return torch.tensor([lookup.get(value, float("nan")) for value in cells], dtype=torch.float64)
-
-
-def _texts(levels: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(f"{level:g}" if isinstance(level, float) else str(level) for level in levels)
+    finite = all(math.isfinite(value) for value in found)  # what is not is refused as a number, and is no level
+    whole = finite and all(float(value).is_integer() for value in found)
+    return not finite or not (len(found) == 2 or (whole and len(found) <= codes_to))
 
 
 def tercile_codes(values: NDArray[np.float64] | Tensor) -> tuple[Tensor, tuple[str, ...]]:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import ShapeError
-from deconfound.metrics.checks import matrix
+from deconfound.metrics.checks import codes_of, matrix
 from deconfound.metrics.columns import Column, cells_of
+from deconfound.metrics.correlation import unit_length
 from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import LEVEL, Estimate, Resampling, p_value
 from deconfound.metrics.residual_tests import NEIGHBOURS, residuals
@@ -31,7 +32,7 @@ def partial_confounder_test(
     confound: Column,
     labels: Sequence[Column],
     resampling: Resampling | None = None,
-    units: Tensor | None = None,
+    units: "Samples | None" = None,
 ) -> Estimate:
     """Test that predictions and confound are independent given the labels: a small p says "confounded".
 
@@ -54,7 +55,7 @@ def full_confounder_test(
     confound: Column,
     labels: Sequence[Column],
     resampling: Resampling | None = None,
-    units: Tensor | None = None,
+    units: "Samples | None" = None,
 ) -> Estimate:
     """Test that predictions and labels are independent given the confound: a small p says "not fully".
 
@@ -94,25 +95,29 @@ def _test(
     permuted: Sequence[Column],
     given: Sequence[Column],
     resampling: Resampling,
-    units: Tensor | None,
+    units: "Samples | None",
 ) -> Estimate:
-    outputs = matrix(predictions, "predictions").double()
+    outputs, table = matrix(predictions, "predictions").detach().double(), permuted[0].values
     rows = torch.stack([column.present for column in [*permuted, *given]]).all(0).nonzero()[:, 0]
-    if len(outputs) != len(permuted[0].values):
-        raise ShapeError(
-            f"predictions must have one row per row of the table; got {len(outputs)} for {len(permuted[0].values)}."
-        )
+    if len(outputs) != len(table):
+        raise ShapeError(f"predictions must have one row per row of the table; got {len(outputs)} for {len(table)}.")
     given = [column.take(rows) for column in given]
     outputs, values = outputs[rows], torch.stack([column.values[rows] for column in permuted], dim=1)
     basis = torch.cat([column.take(rows).encoded for column in permuted], dim=1)
-    units, wider = None if units is None else units[rows], 1.0
+    codes, wider = codes_of(units, len(table), "units"), 1.0
+    people = None if codes is None else codes[rows]
+    nothing = Estimate(statistic, float("nan"), 0, movable=0)
+    if not len(rows):
+        return nothing
     if any(column.kind == "numeric" for column in given):
-        left = residuals(outputs, basis, given, units)
+        left = residuals(outputs, basis, given, people)
         wider = left.wider
-        outputs, basis, values, strata, units = left.x, left.y, values[left.rows], left.strata, left.person
+        outputs, basis, values, strata, people = left.x, left.y, values[left.rows], left.strata, left.person
     else:
         strata = cells_of(given)[0]
-    orders = permuted_rows(strata, units, resampling.permutations, resampling.generator(), values)
+    if not len(outputs):
+        return nothing
+    orders = permuted_rows(strata, people, resampling.permutations, resampling.generator(), values)
     moved = movable(values, orders)
     found = _r_squared(outputs, basis, torch.cat([torch.arange(len(outputs))[None], orders]))
     value, null = float(found[0]), wider * found[1:]
@@ -131,9 +136,7 @@ def _test(
 
 def _r_squared(outputs: Tensor, basis: Tensor, orders: Tensor) -> Tensor:
     """`(orders,)` share of the outputs' variance that the permuted basis explains, averaged over outputs."""
-    y = outputs - outputs.mean(0)
-    y = y / y.norm(dim=0).clamp_min(1e-300)
-    basis = basis - basis.mean(0)
+    y, basis = unit_length(outputs), unit_length(basis)
     left, singular, _ = torch.linalg.svd(basis, full_matrices=False)
     left = left[:, singular > 1e-9 * singular.max().clamp_min(1e-300)]
     values = [torch.einsum("pnk,nd->pkd", left[part], y).square().sum(1).mean(1) for part in torch.split(orders, 16)]

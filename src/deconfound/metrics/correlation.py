@@ -30,7 +30,7 @@ def pearson(x: "Samples", y: "Samples") -> Tensor:
     x, y = samples(x, y, at_least=2)
     if y.shape[1] != 1:
         raise ShapeError(f"y must be one column; got {y.shape[1]}. Call pearson once for each.")
-    a, b = _unit_length(x), _unit_length(y)
+    a, b = unit_length(x), unit_length(y)
     value = (a * b).sum(0).to(x.dtype)
     return value[0] if one_column else value
 
@@ -51,7 +51,7 @@ def correlation_ratio(x: "Samples", levels: "Samples") -> Tensor:
     codes = torch.unique(tensor(levels, "levels"), return_inverse=True)[1]
     x = samples(x, codes, at_least=2)[0]
     counts = torch.bincount(codes)[:, None]
-    sums = x.new_zeros(len(counts), x.shape[1], dtype=torch.float64).index_add(0, codes, _unit_length(x))
+    sums = x.new_zeros(len(counts), x.shape[1], dtype=torch.float64).index_add(0, codes, unit_length(x))
     between = (sums.square() / counts).sum(0)
     value: Tensor = between.clamp(0, 1).sqrt().to(x.dtype)
     return value[0] if one_column else value
@@ -71,7 +71,7 @@ def cramers_v(first: "Samples", second: "Samples") -> Tensor:
     return (chi_sqr / (table.sum() * (min(rows, columns) - 1))).sqrt()
 
 
-def _unit_length(x: Tensor) -> Tensor:
+def unit_length(x: Tensor) -> Tensor:
     """Columns with mean zero and length one, in float64; a constant column becomes zero."""
     centred = x.double() - x[:1].double()
     centred = centred / centred.abs().amax(0).clamp_min(1e-300)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from deconfound.metrics.checks import samples
+from deconfound.errors import ShapeError
+from deconfound.metrics.checks import ordinary, samples
 from deconfound.metrics.pairs import PairSums, pair_sums
 from deconfound.metrics.sorted_pairs import sorted_pair_sums
 
@@ -32,14 +33,14 @@ def distance_covariance_sqr(x: "Samples", y: "Samples", *, block: int | None = N
     """Squared distance covariance V² between the rows of `x (n,) or (n, d)` and `y (n,) or (n, q)`."""
     x, y = samples(x, y, at_least=1)
     sums = _sums(x, y, block)
-    return _biased(sums.ab, sums.a_rows, sums.b_rows).to(x.dtype)
+    return _finite(_biased(sums.ab, sums.a_rows, sums.b_rows)).to(x.dtype)
 
 
 def u_distance_covariance_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
     """Bias-corrected squared distance covariance Ω; mean zero for independent rows, so at times negative."""
     x, y = samples(x, y, at_least=4)
     sums = _sums(x, y, block)
-    return _bias_corrected(sums.ab, sums.a_rows, sums.b_rows).to(x.dtype)
+    return _finite(_bias_corrected(sums.ab, sums.a_rows, sums.b_rows)).to(x.dtype)
 
 
 def distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
@@ -56,7 +57,7 @@ def distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = 
         1.0
     """
     x, y = samples(x, y, at_least=1)
-    sums = _sums(_unit(x), _unit(y), block)
+    sums = _sums(ordinary(x), ordinary(y), block)
     covariance = _biased(sums.ab, sums.a_rows, sums.b_rows)
     x_variance = _biased(sums.aa, sums.a_rows, sums.a_rows)
     y_variance = _biased(sums.bb, sums.b_rows, sums.b_rows)
@@ -78,17 +79,17 @@ def u_distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None 
         1.0
     """
     x, y = samples(x, y, at_least=4)
-    sums = _sums(_unit(x), _unit(y), block)
+    sums = _sums(ordinary(x), ordinary(y), block)
     covariance = _bias_corrected(sums.ab, sums.a_rows, sums.b_rows)
     x_variance = _bias_corrected(sums.aa, sums.a_rows, sums.a_rows)
     y_variance = _bias_corrected(sums.bb, sums.b_rows, sums.b_rows)
     return _correlation(covariance, x_variance, y_variance, sums).to(x.dtype)
 
 
-def _unit(x: Tensor) -> Tensor:
-    """Values of ordinary size: a correlation has no unit, and squares of 1e200 are not numbers."""
-    largest = float(x.detach().abs().max()) if x.numel() else 0.0
-    return x / largest if largest > 1e100 or 0 < largest < 1e-100 else x
+def _finite(covariance: Tensor) -> Tensor:
+    if not bool(covariance.isfinite()):
+        raise ShapeError("x and y must be small enough that their products are numbers; got larger ones. Rescale them.")
+    return covariance
 
 
 def _sums(x: Tensor, y: Tensor, block: int | None) -> PairSums:

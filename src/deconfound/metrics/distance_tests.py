@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from deconfound.metrics.checks import samples
+from deconfound.metrics.checks import codes_of, ordinary, samples
 from deconfound.metrics.conditional import SMALLEST_GROUP
 from deconfound.metrics.pairs import distances
 from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate
 from deconfound.metrics.sorted_pairs import row_sums, sorted_products
+
+if TYPE_CHECKING:
+    from deconfound.metrics.checks import Samples
 
 # With so few distinct rows of y, sums over level pairs by matrix products beat comparing all pairs of rows.
 _FEW_LEVELS = 32
@@ -42,10 +46,10 @@ class Draws:
 
 
 def dcor_test(
-    x: Tensor,
-    y: Tensor,
-    cells: Tensor,
-    units: Tensor | None,
+    x: "Samples",
+    y: "Samples",
+    cells: "Samples",
+    units: "Samples | None",
     resampling: Resampling,
     statistic: str = "dcor_sqr",
 ) -> Estimate:
@@ -67,26 +71,30 @@ def dcor_test(
 
 
 def dcor_draws(
-    x: Tensor, y: Tensor, cells: Tensor, units: Tensor | None, resampling: Resampling, orders: Tensor | None = None
+    x: "Samples",
+    y: "Samples",
+    cells: "Samples",
+    units: "Samples | None",
+    resampling: Resampling,
+    orders: Tensor | None = None,
 ) -> Draws:
     """What `dcor_test` is made of; the same seed draws the same permutations for every x and y.
 
     `orders (permutations, n)` are the permuted rows of y where they are not those of `permuted_rows`.
     """
-    x, y = samples(x, y, at_least=SMALLEST_GROUP)
-    codes = torch.unique(cells, return_inverse=True)[1]
+    x, y = (ordinary(side.detach()) for side in samples(x, y, at_least=SMALLEST_GROUP))
+    codes, people = codes_of(cells, len(x), "cells"), codes_of(units, len(x), "units")
+    assert codes is not None
     counts = torch.bincount(codes)
     rows = (counts[codes] >= SMALLEST_GROUP).nonzero()[:, 0]
     if not len(rows):
         return Draws(float("nan"), torch.zeros(0), torch.zeros(0), 0, 0)
+    generator = resampling.generator()
     if orders is None:
         x, y, codes = x[rows], y[rows], codes[rows]
-        units = None if units is None else units[rows]
-        generator = resampling.generator()
-        orders = permuted_rows(codes, units, resampling.permutations, generator, y)
-    else:
-        generator = resampling.generator()
-    weights = bootstrap_weights(codes, units, resampling.bootstraps, generator)
+        people = None if people is None else people[rows]
+        orders = permuted_rows(codes, people, resampling.permutations, generator, y)
+    weights = bootstrap_weights(codes, people, resampling.bootstraps, generator)
     parts = [(codes == code).nonzero()[:, 0] for code in torch.unique(codes) if counts[code] >= SMALLEST_GROUP]
     values, nulls, replicates = [], [], []
     for part in parts:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from deconfound.metrics.columns import Column
-from deconfound.metrics.correlation import paper_association
+from deconfound.metrics.correlation import paper_association, unit_length
 from deconfound.metrics.distance_tests import dcor_draws
 from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import (
@@ -34,10 +34,12 @@ def paper_test(
     generator = resampling.generator()
     orders = permuted_rows(folds, units, resampling.permutations, generator, confound.values)
     moved = movable(confound.values, orders)
-    ones = torch.ones(1, len(outputs), dtype=outputs.dtype)
-    null = _signed_pearson(outputs, confound.values[orders], ones, folds).abs().mean(1)
+    ones = torch.ones(1, len(outputs), dtype=torch.float64)
+    outputs, target = unit_length(outputs), unit_length(confound.values[:, None])[:, 0]
+    null = _signed_pearson(outputs, target[orders], ones, folds).abs().mean(1)
     weights = bootstrap_weights(folds, units, resampling.bootstraps, generator).double()
-    low, high = absolute_interval(found.value, _signed_pearson(outputs, confound.values[None], weights, folds))
+    signed, replicates = (_signed_pearson(outputs, target[None], drawn, folds) for drawn in (ones, weights))
+    low, high = absolute_interval(signed[0], replicates)
     if not moved:
         return Estimate(statistic, found.value, len(outputs), low, high, movable=0)
     p, independent = p_value(found.value, null), float(null.quantile(LEVEL))
@@ -46,7 +48,6 @@ def paper_test(
 
 def _signed_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, folds: Tensor) -> Tensor:
     """`(t, outputs × folds)` Pearson for many targets `(t, n)` or many weightings `(t, n)` at once."""
-    outputs, targets = outputs - outputs.mean(0), targets - targets.mean()
     each = []
     for fold in torch.unique(folds):
         rows = folds == fold

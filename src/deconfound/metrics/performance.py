@@ -140,10 +140,8 @@ class Calibration:
 def calibration(probabilities: "Samples", positive: "Samples", bins: int = BINS) -> Calibration:
     """The calibration curve and error of `probabilities (n,)`, in bins of equally many rows (ties stay together)."""
     probabilities, positive = same_shape(probabilities, positive, ("probabilities", "positive"))
-    p, truth = _probability(probabilities).contiguous(), zero_or_one(positive, "positive")
-    levels = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
-    sample = p if len(p) <= 10**6 else p[:: len(p) // 10**6 + 1]
-    code = torch.bucketize(p, torch.unique(torch.quantile(sample, levels)))
+    p, truth = _probability(probabilities).detach(), zero_or_one(positive, "positive")
+    code = equal_bins(p, bins)
     counts = torch.bincount(code)
     used = counts > 0
     mean, share = (torch.bincount(code, weights=values)[used] / counts[used] for values in (p, truth))
@@ -151,19 +149,33 @@ def calibration(probabilities: "Samples", positive: "Samples", bins: int = BINS)
     return Calibration(error, tuple(mean.tolist()), tuple(share.tolist()), tuple(counts[used].tolist()))
 
 
+def equal_bins(scores: Tensor, bins: int = BINS) -> Tensor:
+    """`(n,)` codes of bins of equally many rows; equal scores stay together, so that there may be fewer."""
+    if bins < 1 or scores.ndim != 1:
+        raise ShapeError(f"bins must be at least 1, of (n,) scores; got {bins} of shape {tuple(scores.shape)}.")
+    levels = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
+    sample = scores if len(scores) <= 10**6 else scores[:: len(scores) // 10**6 + 1]
+    return torch.bucketize(scores.contiguous(), torch.unique(torch.quantile(sample, levels)))
+
+
 def r_squared(predicted: "Samples", true: "Samples") -> Tensor:
-    """`1 - Σ(true - predicted)² / Σ(true - mean)²` down the rows; negative where the mean does better."""
+    """`1 - Σ(true - predicted)² / Σ(true - mean)²` down the rows; negative where the mean does better.
+
+    NaN where the truth does not vary.
+    """
     predicted, true = same_shape(predicted, true, ("predicted", "true"))
     predicted, true = predicted.double(), true.double()
-    shift = true[0]  # near the values, so that a large common mean costs no digits
-    true, predicted = true - shift, predicted - shift
-    return 1 - (true - predicted).square().sum(0) / (true - true.mean(0)).square().sum(0)
+    scale = torch.stack([true.detach().abs().max(), predicted.detach().abs().max()]).max().clamp_min(1e-300)
+    shift = true[0] / scale  # near the values, so that a large common mean costs no digits
+    true, predicted = true / scale - shift, predicted / scale - shift
+    spread = (true - true.mean(0)).square().sum(0)
+    return 1 - (true - predicted).square().sum(0) / torch.where(spread > 0, spread, torch.nan)
 
 
 def _probability(values: Tensor) -> Tensor:
     numbers = values.double()
     if not bool(((numbers >= 0) & (numbers <= 1)).all()):
-        low, high = float(numbers.min()), float(numbers.max())
+        low, high = numbers.detach().aminmax()
         raise ShapeError(f"probabilities must lie between 0 and 1; got {low:g} to {high:g}. Apply a sigmoid first.")
     return numbers
 

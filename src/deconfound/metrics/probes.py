@@ -6,12 +6,13 @@ the rest: one decomposition of the training rows serves all levels and all permu
 whole cross-validation on permuted confounds; permuted within label groups it holds what the label alone tells.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, ShapeError
+from deconfound.metrics.checks import codes_of, matrix, ordinary
 from deconfound.metrics.columns import Column
 from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.performance import auc, r_squared, weighted_auc
@@ -24,6 +25,9 @@ from deconfound.metrics.resampling import (
     person_folds,
 )
 
+if TYPE_CHECKING:
+    from deconfound.metrics.checks import Samples
+
 ProbeKind = Literal["linear", "nonlinear"]
 FOURIER_FEATURES = 128
 # Of more levels than this the probe is scored on those with most rows; all rows take part.
@@ -31,12 +35,12 @@ MOST_LEVELS = 20
 
 
 def probe(
-    outputs: Tensor,
+    outputs: "Samples",
     confound: Column,
     kind: ProbeKind = "linear",
     *,
-    groups: Tensor | None = None,
-    units: Tensor | None = None,
+    groups: "Samples | None" = None,
+    units: "Samples | None" = None,
     folds: int = 5,
     resampling: Resampling | None = None,
 ) -> Estimate:
@@ -57,19 +61,23 @@ def probe(
         raise OptionError(f"kind must be 'linear' or 'nonlinear'; got {kind!r}.")
     resampling = resampling or Resampling(permutations=39)
     generator = resampling.generator()
+    features, n = ordinary(matrix(outputs, "outputs").detach()), len(confound.values)
+    if len(features) != n:
+        raise ShapeError(f"outputs must have one row per value of the confound; got {len(features)} for {n}.")
+    codes = [codes_of(given, n, name) for given, name in ((units, "units"), (groups, "groups"))]
     rows = confound.present.nonzero()[:, 0]
-    x, target = _standardised(outputs[rows]), confound.take(rows)
-    units = torch.arange(len(rows)) if units is None else units[rows]
-    groups = torch.zeros(len(rows)) if groups is None else groups[rows]
+    x, target = _standardised(features[rows]), confound.take(rows)
+    people = torch.arange(len(rows)) if codes[0] is None else codes[0][rows]
+    cells = torch.zeros(len(rows)) if codes[1] is None else codes[1][rows]
     if kind == "nonlinear":
         x = torch.cat([x, _fourier(x, generator)], dim=1)
-    fold = person_folds(units, folds, generator)
-    orders = permuted_rows(groups, units, resampling.permutations, generator, target.values)
+    fold = person_folds(people, folds, generator)
+    orders = permuted_rows(cells, people, resampling.permutations, generator, target.values)
     moved = movable(target.values, orders)
     targets = target.values[torch.cat([torch.arange(len(rows))[None], orders])]
     held_out = _held_out(x, targets, fold, target)
     values = _scores(held_out, targets, fold, target)
-    weights = bootstrap_weights(groups, units, resampling.bootstraps, generator)
+    weights = bootstrap_weights(cells, people, resampling.bootstraps, generator)
     replicates = _weighted_scores(held_out[0], targets[0], fold, target, weights.double())
     metric = "r2" if target.kind == "numeric" else "auc"
     return estimate(

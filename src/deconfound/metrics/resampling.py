@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -43,13 +44,14 @@ class Resampling:
 
     def __post_init__(self) -> None:
         """Refuse counts that give no p-value at 5 % or no interval."""
-        for name, least in (("permutations", 19), ("bootstraps", 40)):
-            if not isinstance(getattr(self, name), int):
-                raise OptionError(f"{name} must be a whole number; got {getattr(self, name)!r}.")
-            if getattr(self, name) < least:
-                raise OptionError(f"{name} must be at least {least}; got {getattr(self, name)}. Fewer say nothing.")
-        if self.seed < 0:
-            raise OptionError(f"seed must be at least 0; got {self.seed}.")
+        for name, least in (("permutations", 19), ("bootstraps", 40), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise OptionError(f"{name} must be a whole number; got {value!r}.")
+            if not least <= value < 2**63:
+                few = " Fewer say nothing." if name != "seed" else ""
+                raise OptionError(f"{name} must be at least {least}; got {value}.{few}")
+            object.__setattr__(self, name, int(value))
 
     def generator(self) -> torch.Generator:
         """A fresh generator, so that every statistic can be recomputed alone."""
@@ -108,18 +110,26 @@ def interval(value: float, replicates: Tensor, least: float, most: float) -> tup
     return min(low, value), max(high, value)
 
 
-def absolute_interval(value: float, signed: Tensor) -> tuple[float, float]:
-    """An interval for a mean of absolute values from signed replicates `(R, k)`, so that it can include zero.
+def absolute_interval(values: Tensor, replicates: Tensor) -> tuple[float, float]:
+    """An interval for the mean of |values| `(k,)`, each at most 1, from signed replicates `(R, k)`.
 
-    The absolute value folds replicates at zero, and a percentile interval of folded values nearly never reaches
-    it. Here the interval of each signed value is folded instead, and the k intervals are averaged, which covers
-    the mean at least as often as each covers its own.
+    Noise makes absolute values larger, the more so near zero, where a percentile interval misses. So the values are
+    multiplied by a growing share, the noise of the replicates is added, and the interval holds the shares at which a
+    mean as large as the observed one is neither too rare above nor too rare below (2.5 % each).
     """
+    noise = replicates.double().nanmean(0) - replicates.double()
+    observed = float(values.abs().mean())
+    if observed != observed or bool(noise.isnan().all()):
+        return float("nan"), float("nan")
+    reach = 1 + 4 * float(noise.square().nanmean().sqrt()) / max(observed, 1e-12)
+    shares = torch.linspace(0, 1, 151, dtype=torch.float64).square() * reach
+    found = torch.stack([(share * values + noise).abs().nanmean(1) for share in shares])
     tail = torch.tensor([(1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2], dtype=torch.float64)
-    low, high = torch.nanquantile(signed.double(), tail, dim=0)
-    least = torch.where((low <= 0) & (high >= 0), 0, torch.minimum(low.abs(), high.abs())).nanmean()
-    most = torch.maximum(low.abs(), high.abs()).nanmean()
-    return min(float(least), value), max(float(most), value)
+    below, above = torch.nanquantile(found, tail, dim=1)
+    low, high = shares[above >= observed], shares[below <= observed]
+    least = float(low[0]) * observed if len(low) else observed
+    most = float(high[-1]) * observed if len(high) else observed
+    return min(least, observed), min(1.0, max(most, observed))
 
 
 def estimate(

@@ -9,16 +9,21 @@ neighbourhoods and rougher than the curve, on both sides, is taken for a depende
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from deconfound.metrics.checks import samples
+from deconfound.errors import OptionError, ShapeError
+from deconfound.metrics.checks import codes_of, ordinary, samples
 from deconfound.metrics.columns import Column, cells_of
 from deconfound.metrics.conditional import SMALLEST_GROUP, confound_beyond, outputs_beyond
 from deconfound.metrics.distance_tests import Draws, dcor_draws
 from deconfound.metrics.permutations import local_groups, permuted_rows
 from deconfound.metrics.resampling import Estimate, Resampling
+
+if TYPE_CHECKING:
+    from deconfound.metrics.checks import Samples
 
 # People in a neighbourhood: fewer hardly move, more differ in their labels.
 NEIGHBOURS = 8
@@ -27,10 +32,10 @@ _FEWEST_FOR_A_CURVE = 12
 
 
 def residual_dcor_test(
-    x: Tensor,
-    y: Tensor,
+    x: "Samples",
+    y: "Samples",
     labels: Sequence[Column],
-    units: Tensor | None,
+    units: "Samples | None",
     resampling: Resampling,
     statistic: str = "residual_dcor_sqr",
 ) -> Estimate:
@@ -48,11 +53,16 @@ def residual_dcor_test(
 
 
 def residual_draws(
-    x: Tensor, y: Tensor, labels: Sequence[Column], units: Tensor | None, resampling: Resampling
+    x: "Samples", y: "Samples", labels: Sequence[Column], units: "Samples | None", resampling: Resampling
 ) -> Draws:
     """What `residual_dcor_test` is made of."""
-    x, y = samples(x, y, at_least=SMALLEST_GROUP)
-    left = residuals(x, y, labels, units)
+    x, y = (ordinary(side.detach()) for side in samples(x, y, at_least=SMALLEST_GROUP))
+    if all(label.kind != "numeric" for label in labels):
+        raise OptionError("labels must hold a numeric column; got none. Use dcor_test with the groups as cells.")
+    for label in labels:
+        if len(label.values) != len(x) or not bool(label.present.all()):
+            raise ShapeError(f"label {label.name!r} must have a value for every row of x. Leave the other rows out.")
+    left = residuals(x, y, labels, codes_of(units, len(x), "units"))
     if len(left.rows) < SMALLEST_GROUP:
         return Draws(float("nan"), torch.zeros(0), torch.zeros(0), 0, 0)
     orders = permuted_rows(left.strata, left.person, resampling.permutations, resampling.generator(), y[left.rows])
