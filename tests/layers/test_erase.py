@@ -212,6 +212,14 @@ def test_a_batch_that_is_not_finite_teaches_nothing_and_is_counted(cohort):
     assert layer.skipped == 1
 
 
+def test_the_kernels_that_subtract_a_beta_are_not_used(cohort, monkeypatch):
+    layer = dc.Erase(cohort.design, 5).double()
+    layer(cohort.features, cohort.metadata)
+    expected = layer.eval()(cohort.features, cohort.metadata)
+    monkeypatch.setattr("deconfound.layers.pmdn.kernels.usable", lambda *tensors: True)
+    assert torch.equal(layer(cohort.features, cohort.metadata), expected)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -143,7 +143,7 @@ class MetadataLayer(nn.Module, ABC):
         if self.training and not self._agreed and processes() > 1:
             self._check_processes()
         with full_precision(x.device):
-            if batch is not None and self.refitter is None and kernels.usable(x, self.beta):
+            if batch is not None and self.reads_confounds and self.refitter is None and kernels.usable(x, self.beta):
                 fused = self._fused(x, batch)
                 if fused is not None:
                     return fused

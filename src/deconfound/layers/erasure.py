@@ -94,7 +94,8 @@ def add_rows(
         weights: `(n,)`, how many rows each counts for.
         memory: How many rows it takes for those so far to count a third of what they did.
     """
-    member = torch.nn.functional.one_hot(groups, len(before.weight)).to(before.weight) * weights.unsqueeze(1)
+    numbers = torch.arange(len(before.weight), device=groups.device)
+    member = (groups.unsqueeze(1) == numbers).to(before.weight) * weights.unsqueeze(1)
     f = features.to(before.weight) - before.feature_mean[groups]
     z = regressors.to(before.weight) - before.regressor_mean[groups]
     by_group = (member.unsqueeze(2) * z.unsqueeze(1)).flatten(1)  # (n, G q)

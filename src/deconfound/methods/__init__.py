@@ -28,6 +28,7 @@ METHODS: dict[str, str] = {
     "pmdn-alternating": "pmdn_alternating:AlternatingPMDNMethod",
     "pmdn-joint": "pmdn_joint:JointPMDNMethod",
     "rmdn": "rmdn:RMDNMethod",
+    "dependence": "dependence:DependenceMethod",
     "erase": "erase:EraseMethod",
     "input-residualize": "input_residualize:InputResidualizeMethod",
     "covariate": "covariate:CovariateMethod",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from deconfound.layers.functional import pool_positions
 from deconfound.layers.tensors import full_precision
 from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, task_loss
+from deconfound.methods.choosing import LADDER, UNCHOSEN
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
 from deconfound.surgery import Place, collect
 
@@ -33,7 +35,8 @@ class AdversarialMethod(Method):
     Args:
         network: Any module.
         setting: The problem.
-        weight: Of the heads' term in the network's gradient.
+        weight: Of the heads' term in the network's gradient; None lets a run choose it on its validation rows, and with
+            it the warm-up (`deconfound.methods.choosing`), and is 1 where nothing chooses.
         limit: At each place, the norm of the heads' term is at most so many times that of the task's gradient, so that
             the heads cannot win before the task has begun; None sets no limit.
         warmup: For so many batches the network learns its task alone while the heads learn what it gives away; over
@@ -54,7 +57,7 @@ class AdversarialMethod(Method):
         network: nn.Module,
         setting: Setting,
         *,
-        weight: float = 1.0,
+        weight: float | None = None,
         limit: float | None = 1.0,
         warmup: int = 0,
         hidden: int = 32,
@@ -62,7 +65,8 @@ class AdversarialMethod(Method):
         controls_only: bool = False,
     ) -> None:
         super().__init__()
-        require("weight", weight, 0)
+        if weight is not None:
+            require("weight", weight, 0)
         if limit is not None:
             require("limit", limit, 0)
         require("warmup", warmup, 0, whole=True)
@@ -70,7 +74,7 @@ class AdversarialMethod(Method):
         require("window", window, 3, whole=True)
         self.model = network
         self.design = setting.design
-        self.weight = weight
+        self.weight = UNCHOSEN if weight is None else weight
         self.limit = limit
         self.warmup = warmup
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
@@ -80,6 +84,19 @@ class AdversarialMethod(Method):
             for place in setting.places(network)
             for confound in confounds_of(setting.design)
         )
+
+    @classmethod
+    def rungs(cls, options: Mapping[str, Any], batches: int) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """The ladder of weights, where none is given; one that fails is tried again after a warm-up."""
+        if options.get("weight") is not None:
+            return ()
+        if options.get("warmup"):
+            return [[{"weight": weight}] for weight in LADDER]
+        late = {"warmup": batches // 5}
+        return [
+            [{"weight": weight}, *([{"weight": weight, **late}] if weight and late["warmup"] else [])]
+            for weight in LADDER
+        ]
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -221,6 +221,11 @@ class Method(nn.Module, ABC):
         if faults:
             raise OptionError("\n".join(faults))
         return cls(network, setting, **options)
+
+    @classmethod
+    def rungs(cls, options: Mapping[str, Any], batches: int) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """Options among which a run of so many batches chooses on its validation rows (see `choosing`); here none."""
+        return ()
 
     def fit(self, setting: Setting) -> None:
         """What is learned from the training rows before training starts."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deconfound.training.checks import listed_faults
+    from deconfound.training.choosing import train_choosing_weight
     from deconfound.training.comparison import Comparison, compare
     from deconfound.training.config import Config
     from deconfound.training.config_file import read_config
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _FILES = {
     "checks": "listed_faults",
+    "choosing": "train_choosing_weight",
     "comparison": "Comparison compare",
     "config": "Config",
     "config_file": "read_config",
@@ -89,6 +91,7 @@ __all__ = [
     "start_config",
     "stratum_codes",
     "threads",
+    "train_choosing_weight",
     "train_in_memory",
 ]
 

@@ -6,7 +6,8 @@ import io
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from deconfound.design.table import is_missing
 from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
+from deconfound.methods.choosing import HeldOutLoss, climb, held_out_loss
 from deconfound.networks import build_network, hidden_features
 from deconfound.training.balancing import independent_performance
 from deconfound.training.batches import held_out, loader, training_batch
@@ -29,7 +31,7 @@ from deconfound.training.losses import criterion
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.sources import current_fingerprint
-from deconfound.training.step import finish, seed_for
+from deconfound.training.step import finish, number_of_batches, seed_for
 from deconfound.training.tasks import has_score, performance, prediction_table
 from deconfound.training.w_scores import fit_w_scores, standardised
 
@@ -71,7 +73,7 @@ def run_fold(problem: Problem, run: RunFolder, number: int, on_epoch: Any = None
         return _run(problem, run, folder, on_epoch)
 
 
-def prepare(data: FoldData) -> Method:
+def prepare(data: FoldData, chosen: Mapping[str, Any] | None = None) -> Method:
     """The method around a fresh network; the same weights for every method of a seed and fold."""
     from deconfound.training.engine import seed_all
 
@@ -81,7 +83,7 @@ def prepare(data: FoldData) -> Method:
     built = build_network(network.name, shape, outputs, network.options, network.weights, network.freeze)
     setting = Setting(data.design, config.method.at, data.training, config.training.lr, config.design.site)
     options = config.method.options.get(config.method.name, {})
-    return method_named(config.method.name).prepare(built, setting, **options)
+    return method_named(config.method.name).prepare(built, setting, **{**options, **(chosen or {})})
 
 
 def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) -> dict[str, Any]:
@@ -90,7 +92,8 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
     start = time.monotonic()
     config = problem.config
     with threads(config.training.threads):
-        data, method, kept = _fitted(problem, folder.number, folder.path, on_epoch)
+        trained = _fitted(problem, folder.number, folder.path, on_epoch)
+        data, method, kept = trained.data, trained.method, trained.kept
         said = outputs_of(method, data, data.test, config)
         held = outputs_of(method, data, data.validation, config).logits if config.training.w_scores else None
     logits, norm, assumed = data.in_units(said.logits), None, None
@@ -115,12 +118,14 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "epochs": len(kept["history"]),
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
+        "chosen": trained.chosen,
         "problems": fold_problems(data, folder.number, kept["history"], kept["best"]["epoch"], logits),
         "metrics": {key: _or_none(value) for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
     written = folder.write(_files(data, method, kept, logits, said.features, norm), result)
-    (folder.path / LAST).unlink(missing_ok=True)
+    for last in folder.path.glob(f"*{LAST}"):
+        last.unlink()
     return written
 
 
@@ -154,19 +159,46 @@ def _files(
     return files
 
 
-def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> tuple[FoldData, Method, dict[str, Any]]:
+@dataclass(frozen=True)
+class Trained:
+    """A method with its best weights, the history of its training, and how its weight was chosen."""
+
+    data: FoldData
+    method: Method
+    kept: dict[str, Any]
+    chosen: dict[str, Any] | None = None
+
+
+def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> Trained:
     """The method with its best weights; every process of a distributed run comes here: their layers confer."""
+    data, training = fold_data(problem, number), problem.config.training
+    batches = training.epochs * number_of_batches(len(data.train.rows), training.batch_size)
+    given = problem.config.method.options.get(problem.config.method.name, {})
+    rungs = method_named(problem.config.method.name).rungs(given, batches)
+    if not rungs:
+        return _trained(data, {}, folder / LAST, on_epoch)[0]
+    climbed = climb(rungs, lambda options: _trained(data, options, folder / _last_of(options), on_epoch))
+    tried = [{**each.options, **asdict(each.loss), "passed": each.passed} for each in climbed.tried]
+    return replace(climbed.result, chosen={**climbed.chosen, "told": climbed.sentence, "tried": tried})
+
+
+def _trained(data: FoldData, options: Mapping[str, Any], last: Path, on_epoch: Any) -> tuple[Trained, HeldOutLoss]:
+    """A training under these options of the method, and its loss on the validation rows."""
     from deconfound.training.engine import train_with_lightning
 
-    data = fold_data(problem, number)
-    method = prepare(data)
-    training = problem.config.training
+    problem, training = data.problem, data.problem.config.training
+    method = prepare(data, options)
     loss = criterion(training.loss, problem.task.kind, training.focal_gamma, prevalence(data))
-    kept = train_with_lightning(method, data, loss, folder / LAST, on_epoch)
+    kept = train_with_lightning(method, data, loss, last, on_epoch)
     device = _device(problem.config)
     rows = loader(data, data.validation, max(training.batch_size, 256), None, training.workers)
     finish(method.to(device), lambda: held_out(rows, device), kept["best"]["weights"])
-    return data, method, kept
+    return Trained(data, method, kept), held_out_loss(method, held_out(rows, device), loss)
+
+
+def _last_of(options: Mapping[str, Any]) -> str:
+    """The file of one of several trainings."""
+    return "-".join(f"{name}-{value:g}" for name, value in options.items()) + f"-{LAST}"
 
 
 def prevalence(data: FoldData) -> list[float]:
