@@ -69,7 +69,7 @@ def update(state: ImplicitGradient, gradient: Tensor, confounds: Tensor, share: 
     total = cross_products(gradient, confounds)
     squares = torch.linalg.vector_norm(gradient, dim=0).square() * n
     if processes() > 1:
-        total, squares, n = sum_over_processes(total * n, squares * n, gradient.new_tensor(n))
+        total, squares, n = sum_over_processes(total * n, squares * n, gradient.new_full((), n))
         total, squares = total / n, squares / n
     average(state, total, squares.sqrt(), n, share)
 

@@ -160,7 +160,7 @@ class PMDN(MetadataLayer):
         if batch.weights is None:
             return batch.regressors[:, :directions]
         gram, count = batch.gram(), positive(batch.rows())
-        (rows,) = sum_over_processes(count.new_tensor(float(len(batch.weights))))
+        (rows,) = sum_over_processes(count.new_full((), float(len(batch.weights))))
         if self._may_update():
             mean = running_gram(self.mean_gram, self.samples, Moments(gram, gram, count), GRAM_PRIOR)
             self.mean_gram.copy_(torch.where((batch.rows() > 0) & torch.isfinite(mean).all(), mean, self.mean_gram))

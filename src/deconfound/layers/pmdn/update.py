@@ -68,8 +68,8 @@ def rates(samples: Tensor, batch: WhitenedBatch, rule: UpdateRule) -> Tensor:
 def _bounds(batch: WhitenedBatch) -> _Bounds:
     q, rows = batch.regressors.shape[1], batch.rows()
     count = positive(rows)
-    ones = count.new_ones(q + 2)
-    prior = count.new_tensor([PRIOR] * (q - 1) + [0.0, 0.0, GRADIENT_PRIOR])
+    ones = count.new_ones(q + 2)  # filled on the device: a copy from the host would break the capture of a graph
+    prior = torch.cat([ones[: q - 1] * PRIOR, ones[:2] * 0, ones[:1] * GRADIENT_PRIOR])
     top = torch.cat([ones[:-1], rows.reshape(1)])
     cap = torch.cat([ones[: q - 1] * (batch.largest_step() / count), ones[:3] * math.inf])
     return _Bounds(top, count + prior, cap)
@@ -78,7 +78,7 @@ def _bounds(batch: WhitenedBatch) -> _Bounds:
 def _fixed_rates(batch: WhitenedBatch, step: float) -> Tensor:
     q, count = batch.regressors.shape[1], positive(batch.rows())
     of_beta = batch.largest_step().clamp(max=step) / count
-    return torch.cat([of_beta.expand(q), count.new_tensor([0.0, step])])
+    return torch.cat([of_beta.expand(q), count.new_zeros(1), count.new_full((1,), step)])
 
 
 def usable_rows(batch: WhitenedBatch) -> Tensor:
