@@ -27,11 +27,13 @@ class Listing:
         paths: One for each scan.
         rows: The row of each, column name → value, None where missing.
         faults: What is wrong with the matching, each with a path.
+        tables: The files that the rows come from.
     """
 
     paths: list[Path]
     rows: list[Row]
     faults: list[str]
+    tables: tuple[Path, ...] = ()
 
 
 def list_bids(root: Path, table: Columns | None, pattern: str) -> Listing:

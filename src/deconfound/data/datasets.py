@@ -14,14 +14,24 @@ from deconfound.data.tables import read_table
 from deconfound.design.table import Table
 from deconfound.errors import OptionError, ShapeError
 
+# What the input is usually called in a dict, and what stands for an item that is the input itself.
+INPUTS = ("image", "pixel_values", "x", "input", "inputs")
+WHOLE = ...
+
 
 class DatasetSource:
     """Samples of a dataset and their table; see `deconfound.data.Source`. Made by `open_dataset`."""
 
-    def __init__(self, dataset: Any, inputs: Any, table: Mapping[str, Any]) -> None:
-        self.dataset, self.inputs = dataset, inputs
+    def __init__(self, dataset: Any, inputs: Any, table: Mapping[str, Any], version: str | None = None) -> None:
+        self.dataset, self.inputs, self.version = dataset, inputs, version
         self.table: Mapping[str, Any] = table
-        self.shape: tuple[int, ...] = self._sample(0).shape
+        first = self._sample(0)
+        self.shape: tuple[int, ...] = first.shape
+        if version is None and not np.array_equal(first, self._sample(0), equal_nan=True):
+            raise OptionError(
+                "samples must be the same at each reading; got two that differ in row 0. Leave random transforms out "
+                "of the dataset (training.augment has the usual ones), or pass version=… and answer for the content."
+            )
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -39,18 +49,22 @@ class DatasetSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of all samples and the table."""
+        """A digest of the table and of all samples, or of the table beside the version that the user gave."""
+        return self.current_fingerprint()
+
+    def current_fingerprint(self) -> str:
+        """The same of the content as it is now; without a version every sample is read."""
         whole = hashlib.sha256()
-        for row in range(len(self)):
+        for row in range(len(self)) if self.version is None else ():
             whole.update(np.ascontiguousarray(self._sample(row)).tobytes())
-        for name, column in self.table.items():
+        for name, column in sorted(self.table.items()):
             whole.update(repr((name, np.asarray(column).tolist())).encode())
-        return whole.hexdigest()
+        return whole.hexdigest() if self.version is None else f"version {self.version}, table {whole.hexdigest()}"
 
     def _sample(self, row: int) -> NDArray[np.float32]:
         item = self.dataset[row]
         try:
-            value = item if self.inputs is None else item[self.inputs]
+            value = item if self.inputs is WHOLE else item[self.inputs]
         except (KeyError, IndexError, TypeError) as error:
             raise OptionError(
                 f"inputs must be a key or a place of a sample; got {self.inputs!r} for a {type(item).__name__}."
@@ -67,18 +81,21 @@ class DatasetSource:
 def open_dataset(
     dataset: Any,
     *,
-    inputs: Any = 0,
+    inputs: Any = None,
     table: Table | None = None,
     columns: Mapping[str, Any] | Sequence[str] | None = None,
+    version: str | None = None,
 ) -> DatasetSource:
     """A dataset as a source: anything with `len()` whose items are samples, as torch and Hugging Face datasets have.
 
     Args:
         dataset: Map-style: `dataset[i]` is a tuple, a dict, or the input itself.
-        inputs: The place or key of the input in an item: 0 of a tuple, "image" of a dict; None where the item is the
-            input.
+        inputs: The place or key of the input in an item. If None: the first of a tuple; of a dict, what is called
+            image, pixel_values or x, or else the only entry that is no column; any other item is itself the input.
         table: One row per item, in the same order.
         columns: Without a table: name → place or key in an item, or the names of a dict's entries. Each is read once.
+        version: A name for the content, by which a run knows its data again. If None it reads and digests every sample
+            before and after each fold, which takes long where samples are decoded.
 
     Example:
         >>> items = [{"x": [0.5, 1.0], "age": 61.0, "dx": "AD"}, {"x": [0.0, 2.0], "age": 70.0, "dx": "CN"}]
@@ -100,7 +117,20 @@ def open_dataset(
     rows = len(next(iter(read.values()))) if read else 0
     if rows != len(dataset):
         raise ShapeError(f"table must have one row per sample; got {rows} rows for {len(dataset)} samples.")
-    return DatasetSource(dataset, inputs, read)
+    return DatasetSource(dataset, _found(dataset[0], read) if inputs is None else inputs, read, version)
+
+
+def _found(item: Any, columns: Sequence[str] | Mapping[str, Any]) -> Any:
+    """Where the input is in an item."""
+    if isinstance(item, tuple | list) and len(item) and not isinstance(item[0], int | float):
+        return 0
+    if not isinstance(item, Mapping):
+        return WHOLE
+    left = [key for key in item if key not in columns]
+    named = [key for key in INPUTS if key in left] or (left if len(left) == 1 else [])
+    if not named:
+        raise OptionError(f"inputs must say which entry of a sample is its input; got none for {', '.join(left)}.")
+    return named[0]
 
 
 def _entries(dataset: Any, key: Any) -> list[Any]:

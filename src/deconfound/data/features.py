@@ -80,8 +80,8 @@ def open_table(
         columns, notes = _named(content, features, taken, dropped)
     values = np.column_stack(list(columns.values()))
     everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
-    mark = fingerprint([path, *([Path(str(table))] if table else [])])
-    return ArraySource(values, everything, mark, list(columns), notes)
+    files = [path, *([Path(str(table))] if table else [])]
+    return ArraySource(values, everything, fingerprint(files), list(columns), notes, files)
 
 
 def _by_default(path: Path, content: Columns, taken: set[str], dropped: set[str]) -> tuple[Columns, list[SourceNote]]:

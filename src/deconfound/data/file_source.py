@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ class FileSource:
     def __init__(
         self, volumes: StoredVolumes, places: NDArray[np.intp], shape: tuple[int, ...], table: dict[str, NDArray[Any]],
         paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
+        content: Callable[[], list[str]],
     ) -> None:  # fmt: skip
-        self._volumes, self._places = volumes, places
+        self._volumes, self._places, self._content, self._then = volumes, places, content, content()
         self.table: Mapping[str, Any] = table
         self.shape = shape
         self.fingerprint = fingerprint
@@ -50,6 +52,11 @@ class FileSource:
         """The samples of these rows, `(n, *shape)` in 0 … 1."""
         places = self._places[np.asarray(rows)]
         return unpack(self._volumes.stored[places]).reshape(len(places), *self.shape)
+
+    def current_fingerprint(self) -> str:
+        """The fingerprint, or another one where a file or a table of them has changed since it was opened."""
+        now = self._content()
+        return self.fingerprint if now == self._then else digest(now)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,8 @@ def open_files(listing: Listing, read: Callable[[Path], NDArray[Any]], how: Read
         ScanError: Names every file that cannot be read and every row or file without a partner.
     """
     root, jobs = cache_root(how.cache), how.jobs or min(8, os.cpu_count() or 1)
-    digests = file_digests(listing.paths, root, jobs)
+    content = partial(file_digests, [*listing.paths, *listing.tables], root, jobs)
+    digests = content()[: len(listing.paths)]
     cached = store_volumes(
         root, how.settings, digests, how.stored_shape, how.dtype, lambda item: read(listing.paths[item]),
         what=f"reading {how.what}s", jobs=jobs, progress=how.progress,
@@ -114,7 +122,7 @@ def open_files(listing: Listing, read: Callable[[Path], NDArray[Any]], how: Read
     mark = digest([how.settings, list(how.stored_shape), how.dtype, [digests[item] for item in good], texts])
     paths = [listing.paths[item] for item in good]
     places = np.array(good, dtype=np.intp)
-    return FileSource(cached.volumes, places, how.shape, columns, paths, mark, faults, cached.made)
+    return FileSource(cached.volumes, places, how.shape, columns, paths, mark, faults, cached.made, content)
 
 
 def _report(faults: list[str], good: int, how: Reading) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,6 +74,7 @@ def open_images(
     if column in columns:
         columns[column] = np.array([_found(folder, cell) for cell in texts[column].tolist()], dtype=object)
     listing = list_paths(columns, column, folder)
+    listing = replace(listing, tables=(Path(table),) if isinstance(table, str | Path) else ())
     shape = (3 if channels == "rgb" else 1, height, width)
 
     def read(file: Path) -> NDArray[Any]:

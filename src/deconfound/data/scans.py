@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def open_scans(
     to_shape(np.zeros((1, 1, 1), np.float32), size, fit, (1, 1, 1), spacing)  # refuses options that do not fit
     check_reading(jobs, max_gb)
     listing = _listing(Path(path), table, path_column, pattern)
+    listing = replace(listing, tables=_tables(Path(path), table))
 
     def read(file: Path) -> NDArray[Any]:
         volume, zooms = read_scan(file, max_gb)
@@ -79,6 +81,14 @@ def open_scans(
     return open_files(
         listing, read, Reading("scan", settings, size, (1, *size), dtype, skip_bad, cache, jobs, progress)
     )
+
+
+def _tables(path: Path, table: str | Path | Mapping[str, Any] | None) -> tuple[Path, ...]:
+    """The files that the rows of a listing come from."""
+    if path.is_file() and table is None:
+        return (path,)
+    people = [Path(table)] if isinstance(table, str | Path) else []
+    return (*people, *sorted(path.glob("participants.tsv")), *sorted(path.glob("sub-*/sub-*_sessions.tsv")))
 
 
 def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str) -> Listing:

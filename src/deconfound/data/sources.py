@@ -27,12 +27,15 @@ class Source(Protocol):
     Attributes:
         table: Column name → values, one per sample.
         shape: The shape of one sample, without the batch axis.
-        fingerprint: A digest of the content: a run that is resumed refuses other data.
+        fingerprint: A digest of the content: a run that is resumed refuses other data. A source whose content may
+            change has a method `current_fingerprint()` as well: the same digest of what is there now.
     """
 
     table: Mapping[str, Any]
     shape: tuple[int, ...]
-    fingerprint: str
+
+    @property
+    def fingerprint(self) -> str: ...
 
     def __len__(self) -> int: ...
 
@@ -66,6 +69,7 @@ class ArraySource:
     Attributes:
         names: One for each feature where the array holds columns of a table; else empty.
         notes: What was done with columns that are no numbers, one record each.
+        files: Where the content lies, in the order in which the fingerprint was made of it.
     """
 
     def __init__(
@@ -75,8 +79,10 @@ class ArraySource:
         fingerprint: str,
         names: Sequence[str] = (),
         notes: Sequence[SourceNote] = (),
+        files: Sequence[Path] = (),
     ) -> None:
         self.values = values
+        self.files = tuple(files)
         self.names = tuple(names)
         self.notes = tuple(notes)
         self.table: Mapping[str, Any] = table
@@ -90,6 +96,13 @@ class ArraySource:
         """The samples of these rows as float32, NaN where a cell is empty."""
         with np.errstate(over="ignore"):  # too large for float32 is infinite, and refused by `check_finite`
             return np.asarray(self.values[rows], dtype=np.float32)
+
+    def current_fingerprint(self) -> str:
+        """The fingerprint of the files as they lie on the disk now."""
+        try:
+            return fingerprint(self.files) if self.files else self.fingerprint
+        except OSError as error:
+            return f"unreadable: {error}"
 
 
 def check_finite(
@@ -164,7 +177,8 @@ def open_array(
     if not path.is_file():
         raise TableError(f"{path} must be a file; got nothing there. Check the path.")
     columns = read_table(table, [id] if id else [])
-    digest = fingerprint([path, Path(table)])
+    files = [path, Path(table)]
+    digest = fingerprint(files)
     refuse_bomb(path, max_gb)
     values, names = _load(path, array, id)
     if values.ndim < 2 or values.dtype.kind not in "biuf":
@@ -188,7 +202,7 @@ def open_array(
             f"{path.name} and {Path(table).name} must have as many rows; got {len(values)} and {rows}. Join them with "
             "data.id and an array of ids in an NPZ."
         )
-    return ArraySource(values, columns, digest)
+    return ArraySource(values, columns, digest, files=files)
 
 
 def refuse_bomb(path: Path, max_gb: float = 1.0) -> None:

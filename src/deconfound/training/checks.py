@@ -16,7 +16,7 @@ from deconfound.errors import DeconfoundError, TableError
 from deconfound.methods import METHODS, method
 from deconfound.methods.base import unknown_options
 from deconfound.networks import network_faults
-from deconfound.training.sources import open_source
+from deconfound.training.sources import GIVEN, open_source
 from deconfound.training.splits import Fold
 from deconfound.training.tasks import CODES, Task
 from deconfound.training.terms import columns_of, read_terms
@@ -57,13 +57,20 @@ def roles(config: Config) -> dict[str, list[str]]:
 
 def open_data(config: Config) -> Source:
     """The source of a config."""
+    return open_source(config.data, named_columns(config))
+
+
+def named_columns(config: Config) -> list[str]:
+    """The columns that a config names, each once."""
     named = [name for names in roles(config).values() for name in names]
-    return open_source(config.data, [*named, *([config.data.id] if config.data.id else [])])
+    return list(dict.fromkeys([*named, *([config.data.id] if config.data.id else [])]))
 
 
 def validate_config(config: Config) -> list[str]:
     """Every fault of a config and of its data."""
     faults = setting_faults(config)
+    if config.data.source == GIVEN:
+        return faults
     try:
         source = open_data(config)
     except DeconfoundError as fault:

@@ -18,15 +18,13 @@ from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.methods import METHODS
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
-from deconfound.training.config_file import read_config
-from deconfound.training.fitting import audit_progress, first_of_several
+from deconfound.training.fitting import audit_progress, chosen_config, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
 from deconfound.training.jobs import OnProgress, open_runs, raise_if_failed, train_runs, working_on
 from deconfound.training.origin import provenance
 from deconfound.training.outputs import audit_runs, confound_columns, left, read_fold_outputs
-from deconfound.training.problem import Problem, open_problem
+from deconfound.training.problem import Problem
 from deconfound.training.run_folder import RESULTS, FoldFolder, gather, open_run
-from deconfound.training.sources import skipping_bad_scans
 from deconfound.training.workers import Cluster, JobResult
 
 if TYPE_CHECKING:
@@ -84,6 +82,7 @@ class Comparison:
 def compare(
     config: str | Path | Mapping[str, Any] | Config,
     *overrides: str,
+    source: Any = None,
     jobs: int = 1,
     cluster: Cluster | None = None,
     skip_bad: bool = False,
@@ -97,6 +96,7 @@ def compare(
     Args:
         config: A YAML file, a mapping, or a `Config`; its section `compare` says what is trained.
         overrides: Changes of it, such as `"compare.methods=[none, pmdn]"`.
+        source: The data instead of what `data.source` names; see `fit`.
         jobs: Folds that run at a time on this machine; -1 is one per core.
         cluster: Send the folds there instead, as an array of submitit.
         skip_bad: Leave out scans that cannot be read or have no row of the table, and warn.
@@ -112,10 +112,9 @@ def compare(
         - data.label must be given; got nothing.
         - compare.seeds must be at least 0; got -1.
     """
-    chosen = read_config(config, overrides)
-    chosen = skipping_bad_scans(chosen) if skip_bad else chosen
+    chosen = chosen_config(config, overrides, source, skip_bad)
     lines = entries(chosen)
-    problems = open_runs([run for line in lines for run in line.runs.values()], progress)
+    problems = open_runs([run for line in lines for run in line.runs.values()], progress, source)
     with working_on([chosen.run.folder, *(problem.config.run.folder for problem in problems)]):
         failed = train_runs(problems, jobs, cluster, progress)
         broken = {result.job.config.method.name for result in failed}
@@ -128,7 +127,7 @@ def compare(
         folder, audited = Path(chosen.run.folder), None
         with first_of_several() as is_first:
             if is_first:
-                content, audited = _compared(chosen, whole, progress)
+                content, audited = _compared(chosen, whole, problems, progress)
                 write_json(folder / RESULTS, content)
                 write_text(folder / REPORT, comparison_page(content))
         content = read_json(folder / RESULTS)
@@ -185,12 +184,15 @@ def _run_config(config: Config, method: str, seed: int, batch_size: int, folder:
     )
 
 
-def _compared(config: Config, lines: Sequence[Entry], progress: OnProgress | None) -> tuple[dict[str, Any], Audit]:
+def _compared(
+    config: Config, lines: Sequence[Entry], opened: Sequence[Problem], progress: OnProgress | None
+) -> tuple[dict[str, Any], Audit]:
     """The content of `results.json`, and the audit of the first seed's outputs.
 
     The differences are to the first line. What is left is measured within label groups of each test set.
     """
-    problems = {seed: open_problem(run, check=False) for seed, run in lines[0].runs.items()}
+    by_folder = {problem.config.run.folder: problem for problem in opened}
+    problems = {seed: by_folder[run.run.folder] for seed, run in lines[0].runs.items()}
     problem = problems[next(iter(problems))]
     shares = [len(fold.test) / len(fold.train) for each in problems.values() for fold in each.folds]
     share = float(np.mean(shares))

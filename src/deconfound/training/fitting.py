@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from deconfound.training.fold import follower
 from deconfound.training.jobs import OnProgress, Progress, open_runs, raise_if_failed, train_runs, working_on
 from deconfound.training.outputs import audit_runs
 from deconfound.training.run_folder import RESULTS, RunFolder, gather, open_run
-from deconfound.training.sources import skipping_bad_scans
+from deconfound.training.sources import GIVEN, skipping_bad_scans
 from deconfound.training.workers import Cluster
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class FitResult:
 def fit(
     config: str | Path | Mapping[str, Any] | Config,
     *overrides: str,
+    source: Any = None,
     jobs: int = 1,
     cluster: Cluster | None = None,
     audit: bool | None = None,
@@ -64,6 +65,8 @@ def fit(
     Args:
         config: A YAML file, a mapping, or a `Config`.
         overrides: Changes of it, such as `"training.lr=0.01"`.
+        source: The data instead of what `data.source` names: what `deconfound.data.open_dataset` or another reader
+            opened, or a torch or Hugging Face dataset of dicts, whose entries of the config's names are the table.
         jobs: Folds that run at a time on this machine; -1 is one per core.
         cluster: Send the folds there instead, as an array of submitit.
         audit: Whether to audit the outputs; the config's `run.audit` if None.
@@ -97,9 +100,8 @@ def fit(
         >>> sorted(path.name for path in found.files)
         ['audit.html', 'results.json']
     """
-    chosen = read_config(config, overrides)
-    chosen = skipping_bad_scans(chosen) if skip_bad else chosen
-    problems = open_runs([chosen], progress)
+    chosen = chosen_config(config, overrides, source, skip_bad)
+    problems = open_runs([chosen], progress, source)
     with working_on([chosen.run.folder]):
         raise_if_failed(train_runs(problems, jobs, cluster, progress), chosen.run.folder)
         with first_of_several() as is_first:
@@ -111,6 +113,14 @@ def fit(
         results = read_json(run.path / RESULTS)
     files = (run.path / RESULTS, *([run.path / AUDIT_PAGE] if audited is not None else []))
     return FitResult(run.path, results["metrics"], audited, results, files)
+
+
+def chosen_config(
+    config: str | Path | Mapping[str, Any] | Config, overrides: Sequence[str], source: Any, skip_bad: bool
+) -> Config:
+    """What `fit` and `compare` are asked to train."""
+    chosen = read_config(config, overrides if source is None else [*overrides, f"data.source={GIVEN}"])
+    return skipping_bad_scans(chosen) if skip_bad else chosen
 
 
 def _audited(config: Config, run: RunFolder, progress: OnProgress | None) -> Audit | None:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deconfound.data import Source, only_one
 from deconfound.errors import RunError
 from deconfound.networks.user_modules import searched_folders
-from deconfound.training.checks import open_data, roles
+from deconfound.training.checks import named_columns, open_data, roles
 from deconfound.training.dry_run import dry_run
 from deconfound.training.fold import follower
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.run_folder import start_run
+from deconfound.training.sources import GIVEN, given_source
 from deconfound.training.workers import Cluster, Job, JobResult, end_with_parent, execute, keep_open
 
 if TYPE_CHECKING:
@@ -45,19 +46,25 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-def open_runs(configs: Sequence[Config], progress: OnProgress | None = None) -> list[Problem]:
+def open_runs(configs: Sequence[Config], progress: OnProgress | None = None, given: Any = None) -> list[Problem]:
     """Open the data of every run and check all that can be checked before training; nothing is written.
 
     Of a single run the method is made once beforehand. Where there are several, one that cannot be made is reported by
     its folds and does not stop the others.
+
+    Args:
+        configs: The runs.
+        progress: Called once.
+        given: A source or a dataset instead of what `data.source` names.
     """
     if progress is not None:
         progress(Progress("reading", 0, 0, "reading the data"))
     sources: dict[str, Source] = {}
+    whole = None if given is None else given_source(given, [name for each in configs for name in named_columns(each)])
     problems = []
     for config in configs:
         key = config.data.model_dump_json() + repr(roles(config))
-        source = sources[key] = sources.get(key) or open_data(config)
+        source = sources[key] = whole or sources.get(key) or open_data(config)
         problem = open_problem(config, source)
         dry_run(problem, method=len(configs) == 1)
         problems.append(problem)
@@ -86,9 +93,18 @@ def working_on(folders: Sequence[str | Path]) -> Iterator[None]:
 
 def plan(problems: Sequence[Problem]) -> tuple[list[Job], int]:
     """Make the folders of runs, or check those that are there; the folds to train, and how many are finished."""
-    folds = [(problem.config, fold) for problem in problems for fold in start_run(problem).folds]
-    jobs = [Job(config, fold.number, searched_folders()) for config, fold in folds if not fold.finished()]
+    folds = [(problem, fold) for problem in problems for fold in start_run(problem).folds]
+    jobs = [
+        Job(problem.config, fold.number, searched_folders(), _to_send(problem))
+        for problem, fold in folds
+        if not fold.finished()
+    ]
     return jobs, len(folds) - len(jobs)
+
+
+def _to_send(problem: Problem) -> Source | None:
+    """The source where another process cannot open it by the config."""
+    return problem.source if problem.config.data.source == GIVEN else None
 
 
 def train_runs(

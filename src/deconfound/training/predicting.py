@@ -24,13 +24,14 @@ from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
 from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.user_modules import search_modules_in
+from deconfound.training.checks import named_columns
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.fold_data import AT_ONCE
 from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.problem import id_column
 from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
 from deconfound.training.scaling import Scaler
-from deconfound.training.sources import open_source, reads_scans
+from deconfound.training.sources import given_source, open_source, reads_scans
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
 from deconfound.training.w_scores import standardised
 
@@ -84,7 +85,7 @@ class RunPredictions:
 
 def predict(
     run: str | Path,
-    table: str | Path,
+    table: Any,
     images: str | Path | None = None,
     *,
     fold: int | None = None,
@@ -98,7 +99,8 @@ def predict(
 
     Args:
         run: The folder that `fit` wrote.
-        table: The new rows, with the confounds that the method reads; labels are not needed.
+        table: The new rows, with the confounds that the method reads; labels are not needed. Or a source or dataset of
+            samples with these columns, as `fit` takes it.
         images: Where the samples are, if not in `table`: features, an array, or a folder of scans.
         fold: Use this fold's model alone; the mean over all folds if None.
         trust: Import the network of the run where it is not one of the library's own (`module:callable`).
@@ -190,8 +192,12 @@ def _known_ids(run: RunFolder, key: str) -> set[str]:
 
 
 def _new_rows(
-    config: Config, about: Mapping[str, Any], table: str | Path, images: str | Path | None, skip_bad: bool
+    config: Config, about: Mapping[str, Any], table: Any, images: str | Path | None, skip_bad: bool
 ) -> Source:
+    if not isinstance(table, str | Path):
+        source = given_source(table, named_columns(config))
+        check_finite(source, config.data.missing_features, "data.missing_features")
+        return source
     data = config.data.model_copy(
         update={
             "source": str(table if images is None else images),

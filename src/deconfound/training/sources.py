@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from deconfound.data import Source, reads_files
+from deconfound.data import Source, open_dataset, reads_files
 from deconfound.data import open_source as open_any
 from deconfound.errors import OptionError
 
@@ -14,9 +14,28 @@ if TYPE_CHECKING:
     from deconfound.training.problem import Problem
 
 
+# What `data.source` is where the source itself was given.
+GIVEN = "(given)"
+
+
 def reads_scans(data: DataOptions) -> bool:
     """Whether a config names images or scans, of which single files may be bad."""
-    return reads_files(data.source, data.options)
+    return data.source != GIVEN and reads_files(data.source, data.options)
+
+
+def given_source(source: Any, columns: Sequence[str]) -> Source:
+    """A source as it is, or a dataset with its entries of these names as the table."""
+    if hasattr(source, "read") and hasattr(source, "table"):
+        known: Source = source
+        return known
+    first = source[0] if hasattr(source, "__len__") and len(source) else None
+    if not isinstance(first, Mapping):
+        raise OptionError(
+            "source must be a dataset of dicts, or opened by deconfound.data.open_dataset; got "
+            f"{type(source).__name__} with items of type {type(first).__name__}. Write open_dataset(dataset, table=…), "
+            "or columns={name: place} instead of a table."
+        )
+    return open_dataset(source, columns=[name for name in dict.fromkeys(columns) if name in first])
 
 
 def open_source(data: DataOptions, roles: Sequence[str]) -> Source:
@@ -26,6 +45,10 @@ def open_source(data: DataOptions, roles: Sequence[str]) -> Source:
         data: The section of the config.
         roles: Columns that are labels, confounds and the like, and so no features.
     """
+    if data.source == GIVEN:
+        raise OptionError(
+            "the data of this run were given in Python; got none here. Call dc.fit or dc.compare with source=… again."
+        )
     return open_any(
         data.source,
         table=data.table,
@@ -49,9 +72,7 @@ def skipping_bad_scans(config: Config) -> Config:
 
 
 def current_fingerprint(problem: Problem) -> str:
-    """The digest of the data's files as they lie on the disk now."""
-    from deconfound.training.checks import open_data
-
+    """The digest of the data as they are now."""
     known = getattr(problem.source, "current_fingerprint", None)
-    fingerprint: str = known() if known is not None else open_data(problem.config).fingerprint
+    fingerprint: str = problem.source.fingerprint if known is None else known()
     return fingerprint

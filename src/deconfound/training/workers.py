@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deconfound.data import Source
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, need
 from deconfound.networks.user_modules import search_modules_in
 from deconfound.training.fold import run_fold
@@ -30,11 +31,13 @@ class Job:
         config: The run.
         fold: Which fold.
         modules: Folders where the run's own network is found.
+        source: The data, where the config does not say how to open them.
     """
 
     config: Config
     fold: int
     modules: tuple[str, ...] = ()
+    source: Source | None = None
 
     @property
     def name(self) -> str:
@@ -86,7 +89,7 @@ def run_job(job: Job, on_epoch: Callable[[Job, int, int, float], None] | None = 
     try:
         for folder in job.modules:
             search_modules_in(folder)
-        run_fold(_opened(job.config), open_run(job.config.run.folder), job.fold, inner)
+        run_fold(_opened(job.config, job.source), open_run(job.config.run.folder), job.fold, inner)
     except DeconfoundError as error:
         return JobResult(job, str(error), traceback.format_exc())
     except Exception as error:
@@ -182,12 +185,12 @@ def keep_open(problems: Sequence[Problem]) -> None:
     _problems.update({problem.config.model_dump_json(): problem for problem in problems})
 
 
-def _opened(config: Config) -> Problem:
+def _opened(config: Config, source: Source | None = None) -> Problem:
     """The problem of a run; one that is open is used again, for a process trains many folds of the same data.
 
     Its files may have changed since: each fold compares the digest.
     """
     key = config.model_dump_json()
     if key not in _problems:
-        keep_open([*list(_problems.values())[-3:], open_problem(config, check=False)])
+        keep_open([*list(_problems.values())[-3:], open_problem(config, source, check=False)])
     return _problems[key]
