@@ -4,14 +4,19 @@
 `docs/guides/balance.md` has the tables that `markdown` makes of them, and a test compares the two.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
-from deconfound.training import fit
+from deconfound.design.balance import balance
+from deconfound.metrics import u_distance_correlation_sqr
+from deconfound.metrics.performance import weighted_auc
+from deconfound.training import fit, interval, read_run_outputs, stratum_codes
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("DECONFOUND_DATA", ROOT.parent / "shared" / "data"))
@@ -85,5 +90,129 @@ def train(folder):
                     print(name, split, seed, arm, flush=True)
 
 
+def measure(folder):
+    """The content of the results: every measure of every arm, with intervals, also of the difference to the first."""
+    content = {"format": "deconfound-balance-tables", "plan": "docs/decisions/0011-balance-on-tables.md", "sets": {}}
+    for name, (_, splits) in SETS.items():
+        found = {arm: _measured(name, splits, arm, folder) for arm in ARMS}
+        lines = {arm: {key: _estimate(found[arm][key], found["none"][key]) for key in MEASURES} for arm in ARMS}
+        first = json.loads((run_folder(name, "5-fold", "none", 0, folder) / "run.json").read_text())
+        seconds = sum(
+            sum(json.loads((path / "results.json").read_text())["seconds"].values())
+            for path in folder.glob(f"{name}-*")
+            if path.is_dir()
+        )
+        kept = ("deconfound", "commit", "python", "platform", "packages", "data")
+        origin = {key: first["provenance"][key] for key in kept}
+        content["sets"][name] = {"lines": lines, "seconds": round(seconds), "seeds": splits, "provenance": origin}
+    return content
+
+
+def _measured(name, splits, arm, folder):
+    """For each measure its value and its bootstrap replicates over people, or for dcor² one value per test set."""
+    found = {}
+    for split, seeds in splits.items():
+        runs = [_read(name, run_folder(name, split, arm, seed, folder)) for seed in range(seeds)]
+        draws = np.random.default_rng(0).multinomial(len(runs[0]), np.full(len(runs[0]), 1 / len(runs[0])), BOOTSTRAPS)
+        weights = torch.from_numpy(np.concatenate([np.ones((1, len(runs[0]))), draws]))
+        found["within" if split == "5-fold" else "left out"] = _mean([_within(run, weights) for run in runs])
+        if split == "5-fold":
+            found["independent"] = _mean([_independent(run, weights) for run in runs])
+            tested = [run[run["fold"] == fold] for run in runs for fold in range(5)]
+            found["dcor"] = [(number, _left(rows)) for number, rows in enumerate(tested)]
+    return found
+
+
+def _read(name, path):
+    """Score, case, site, confounds and test fold of every row, in the order of the table."""
+    said = read_run_outputs(path)
+    frame = pd.DataFrame({**said.table, "fold": said.table[said.fold], "score": said.outputs[:, 0]})
+    frame["case"] = (frame[said.labels[0]] == said.positive[said.labels[0]]).astype(float)
+    frame["site"] = frame[SETS[name][0]]
+    frame.attrs["confounds"] = said.confounds
+    return frame
+
+
+def _within(run, weights):
+    """AUC over all pairs of a case and a control that one model scored, of one site."""
+    codes = stratum_codes([run["site"].to_numpy(), run["fold"].to_numpy().astype(str)])
+    wins = pairs = 0.0
+    for code in np.unique(codes):
+        rows = torch.from_numpy(np.flatnonzero(codes == code))
+        w, up = weights[:, rows], torch.from_numpy(run["case"].to_numpy())[rows]
+        both = (w @ up) * (w @ (1 - up))
+        wins = wins + torch.where(both > 0, _auc(run, rows, w).nan_to_num() * both, 0.0)
+        pairs = pairs + both
+    return wins / pairs
+
+
+def _independent(run, weights):
+    """The mean over test sets of the AUC under overlap weights of all tested rows."""
+    names = run.attrs["confounds"]
+    own = balance({**{name: run[name] for name in names}, "case": run["case"]}, ["case"], names).row_weight
+    own = weights * torch.from_numpy(own)
+    parts = [torch.from_numpy(np.flatnonzero(run["fold"] == fold)) for fold in np.unique(run["fold"])]
+    return torch.stack([_auc(run, rows, own[:, rows]) for rows in parts]).mean(0)
+
+
+def _auc(run, rows, weights):
+    score, case = (torch.from_numpy(run[name].to_numpy())[rows] for name in ("score", "case"))
+    return weighted_auc(torch.unique(score, return_inverse=True)[1], case, weights)
+
+
+def _left(rows):
+    """dcor² of score and site among the controls of a test set."""
+    controls = rows[rows["case"] == 0]
+    site = pd.get_dummies(controls["site"]).to_numpy(float)
+    return float(u_distance_correlation_sqr(torch.tensor(controls["score"].to_numpy())[:, None], torch.tensor(site)))
+
+
+def _mean(values):
+    return torch.stack(values).mean(0)
+
+
+def _estimate(own, plain):
+    if isinstance(own, list):
+        change = [(number, value - other) for (number, value), (_, other) in zip(own, plain, strict=True)]
+        return {**_of_sets(own), "difference": _of_sets(change)}
+    return {**_of_people(own), "difference": _of_people(own - plain)}
+
+
+def _of_sets(values):
+    found = interval(values, test_share=0.25 / 0.85)
+    return {"mean": round(found.mean, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
+
+
+def _of_people(values):
+    value, drawn = float(values[0]), values[1:].numpy()
+    low, high = np.quantile(drawn - drawn.mean() + value, [0.025, 0.975])
+    return {"mean": round(value, 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+
+
+def markdown(content, name):
+    """The table of one set of data; a difference to the plain network is bold where its interval does not include 0."""
+    lines = [f"| | {' | '.join(MEASURES.values())} |", "|---" * (len(MEASURES) + 1) + "|"]
+    for arm, measures in content["sets"][name]["lines"].items():
+        cells = []
+        for key in MEASURES:
+            item, change = measures[key], measures[key]["difference"]
+            cell = f"{item['mean']:.3f}"
+            if arm == "none":
+                cell += f" ({item['low']:.3f} to {item['high']:.3f})"
+            else:
+                text = f"{change['mean']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f})"
+                cell += f", **{text}**" if change["low"] > 0 or change["high"] < 0 else f", {text}"
+            cells.append(cell.replace("-", "−"))
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[2]))
+    folder = Path(sys.argv[2])
+    if sys.argv[1] == "train":
+        train(folder)
+    else:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps(measure(folder), indent=1) + "\n")
+        for each in SETS:
+            print(markdown(json.loads(RESULTS.read_text()), each))
