@@ -33,9 +33,10 @@ fuzz: $(VENV)/.test
 chaos: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.chaos --out docs/results/chaos.json
 
-# Drawn from the code: docs/figures/rooms.svg
+# Drawn from the code: docs/figures/rooms.svg and balance.svg
 figures: $(VENV)/.test
 	$(RUN)/python -m tests.rooms_figure
+	$(RUN)/python -m tests.balance_figure
 
 check: $(VENV)/.test
 	$(RUN)/ruff check .

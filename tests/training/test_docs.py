@@ -4,7 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from deconfound.methods import METHODS
+from tests import balance_figure, balance_pilot
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -51,3 +54,14 @@ def test_the_figures_on_refitting_are_those_of_the_results():
 
 def _left(item):
     return "–" if not item or item["mean"] is None else interval(item)
+
+
+def test_the_figure_of_balance_is_drawn_by_the_code():
+    assert balance_figure.FIGURE.read_text() == balance_figure.draw(), "run `make figures`"
+
+
+@pytest.mark.parametrize("name", balance_pilot.SETS)
+def test_the_tables_of_balance_are_those_of_the_results(name):
+    content = json.loads(balance_pilot.RESULTS.read_text())
+    assert balance_pilot.markdown(content, name) in (DOCS / "guides" / "balance.md").read_text()
+    assert content["sets"][name]["provenance"]["commit"]
