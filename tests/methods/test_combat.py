@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from combatlearn import ComBat
+from combatlearn import ComBat, NestedComBat
 
 import deconfound as dc
 from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
@@ -50,6 +50,57 @@ def test_with_keep_the_labels_part_stands_at_its_mean(problem):
     combat.continuous_covariates = combat.continuous_covariates.assign(dx=labels.mean())
     ours = model.harmonised(problem.x, problem.metadata)
     np.testing.assert_allclose(ours.numpy(), np.asarray(combat.transform(rows)), atol=1e-4)
+
+
+def covariates(table):
+    return pd.DataFrame({"age": table["age"], "sex": (table["sex"] == "M").astype(float)})
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"gam": True}, "gam"), ({"covbat": True}, "chen"), ({"gam": True, "covbat": True}, "covbat_gam")],
+)
+def test_curves_and_covariances_are_those_of_combatlearn(problem, options, kind):
+    plain = without_keep(problem)
+    model = prepare("combat", plain, **options)
+    smooth = {"smooth_terms": ["age"]} if "gam" in options else {}
+    new = make_problem(40, seed=4, like=plain)  # ages beyond the ends of training are among them
+    table = {name: np.concatenate([problem.table[name], new.table[name]]) for name in ("age", "sex", "site")}
+    known = covariates(table)
+    combat = ComBat(pd.Series(table["site"]), continuous_covariates=known, method=kind, **smooth)
+    rows = pd.DataFrame(torch.cat([problem.x, new.x]).double().numpy())
+    combat.fit(rows.iloc[:150])
+    expected = np.asarray(combat.transform(rows))
+    for x, metadata, wanted in ((plain.x, plain.metadata, expected[:150]), (new.x, new.metadata, expected[150:])):
+        np.testing.assert_allclose(model.harmonised(x, metadata).numpy(), wanted, atol=2e-3)
+    linear = prepare("combat", plain).harmonised(plain.x, plain.metadata)
+    assert np.abs(linear.numpy() - expected[:150]).max() > 0.02  # the control
+
+
+def test_nested_batch_variables_are_harmonised_one_after_the_other(problem):
+    table = {**problem.table, "scanner": np.random.default_rng(5).choice(["GE", "Siemens"], 150)}
+    x = problem.x + torch.from_numpy(np.where(table["scanner"] == "GE", 2.0, 0.0))[:, None].float()
+    design = dc.Design(confounds=["age", "sex", "site", "scanner"]).fit(table)
+    given = replace(problem, table=table, design=design, x=x, metadata=torch.from_numpy(design.encode(table)))
+    model = prepare("combat", given, nested=["scanner"])
+    batch = pd.DataFrame({"site": table["site"], "scanner": table["scanner"]})
+    theirs = NestedComBat(batch, continuous_covariates=covariates(table), optimize_order=False)
+    expected = np.asarray(theirs.fit_transform(pd.DataFrame(x.double().numpy())))
+    np.testing.assert_allclose(model.harmonised(x, given.metadata).numpy(), expected, atol=1e-3)
+    with pytest.raises(OptionError, match=r"nested must name categorical confounds beside the site 'site'; got 'age'"):
+        prepare("combat", given, nested=["age"])
+
+
+def test_curves_need_a_numeric_confound_with_enough_values(problem):
+    flat = dc.Design(confounds=["sex", "site"]).fit(problem.table)
+    with pytest.raises(OptionError, match="gam must have a numeric confound that can bend; got none"):
+        prepare(
+            "combat", replace(problem, design=flat, metadata=torch.from_numpy(flat.encode(problem.table))), gam=True
+        )
+    table = {**problem.table, "age": np.round(problem.table["age"], -1)}
+    few = dc.Design(confounds=["age", "site"], types={"age": "numeric"}).fit(table)
+    with pytest.raises(TableError, match=r"age must have at least 10 values with gam=True; got \d\. Leave gam out"):
+        prepare("combat", replace(problem, design=few, metadata=torch.from_numpy(few.encode(table))), gam=True)
 
 
 def test_new_rows_are_harmonised_by_what_the_training_rows_taught(problem):

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, final
+from collections.abc import Sequence
+from typing import ClassVar, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deconfound.design import Design
-from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
+from deconfound.errors import OptionError, ShapeError
 from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Method, Setting
-from deconfound.methods.confounds import Confound, read_confounds, site_of, which_level
+from deconfound.methods.combat_maps import (
+    DEGREE,
+    SPLINES,
+    fit_maps,
+    levels_of,
+    nested_confounds,
+    numeric_confounds,
+    refuse_few_values,
+    spline_columns,
+    spline_knots,
+)
+from deconfound.methods.confounds import Confound, confounds_of, read_confounds, site_of
 
 
 @final
 class ComBatMethod(Method):
-    """ComBat with covariates (Johnson et al. 2007, Fortin et al. 2018): `logits = network(a_s ∘ x + b_s + C γ_s)`.
+    """ComBat with covariates (Johnson et al. 2007, Fortin et al. 2018): `logits = network(A_s x + b_s + C γ_s)`.
 
     combatlearn fits a location and a scale per site and feature, with empirical Bayes, given the other confounds and
-    keep as covariates. What it does to a row is affine in the row and its covariates, so the fitted `a_s`, `b_s` and
+    keep as covariates. What it does to a row is affine in the row and its covariates, so the fitted `A_s`, `b_s` and
     `γ_s` of each site are all that is kept. The site's effect goes, those of the other confounds stay. Labels are
     unknown at inference: their part of the covariates is left at the training rows' mean, in training as well.
     combatlearn takes no weights, so rows with weights are refused; rows that are drawn by weight are not.
@@ -28,6 +38,10 @@ class ComBatMethod(Method):
     Args:
         network: Any module that takes features `(n, d)`.
         setting: The problem, with `site`.
+        gam: Let effects of numeric confounds bend, as splines (ComBat-GAM, Pomponio et al. 2020).
+        covbat: Harmonise the covariances of the features too (CovBat, Chen et al. 2022).
+        nested: Further categorical confounds (scanner, protocol) that are harmonised after the site, one after the
+            other (Nested ComBat, Horng et al. 2022).
         parametric: Whether the priors of the empirical Bayes step are parametric.
         mean_only: Correct the location alone.
         controls_only: Fit on the controls alone.
@@ -38,42 +52,62 @@ class ComBatMethod(Method):
     reads_confounds: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = False
 
-    codes: Tensor
-    scale: Tensor
-    shift: Tensor
-    slope: Tensor
+    knots: Tensor
 
     def __init__(
         self,
         network: nn.Module,
         setting: Setting,
         *,
+        gam: bool = False,
+        covbat: bool = False,
+        nested: Sequence[str] = (),
         parametric: bool = True,
         mean_only: bool = False,
         controls_only: bool = False,
     ) -> None:
         super().__init__()
-        self.model = network
-        self.design = setting.design
-        self.site = site_of(setting, self.name)
+        self.model, self.design, self.covbat, self.controls_only = network, setting.design, covbat, controls_only
         self.options_of_fit = {"parametric": parametric, "mean_only": mean_only}
-        self.controls_only = controls_only
+        site, found = site_of(setting, self.name), confounds_of(setting.design)
+        batches = nested_confounds((nested,) if isinstance(nested, str) else tuple(nested), site, found)
+        self.curved = numeric_confounds(setting.design, found) if gam else []
+        if gam and not self.curved:
+            raise OptionError("gam must have a numeric confound that can bend; got none. Leave gam out.")
         x = setting.first_batch().x
         if x.ndim != 2:
             shape = tuple(x.shape)
             raise ShapeError(f"inputs of method 'combat' must be features of a table, (n, d); got shape {shape}.")
-        sites, confounds, features = len(self.site.levels), len(setting.design.confound_columns), x.shape[1]
-        self.register_buffer("codes", self.site.codes)
-        self.register_buffer("scale", x.new_ones(sites, features))
-        self.register_buffer("shift", x.new_zeros(sites, features))
-        self.register_buffer("slope", x.new_zeros(sites, confounds, features))
+        columns = len(setting.design.columns) + len(self.curved) * (SPLINES - 1)
+        self.register_buffer("knots", x.new_zeros(len(self.curved), SPLINES + DEGREE + 1))
+        self.stages = nn.ModuleList(Stage(batch, x, columns, covbat) for batch in batches)
 
     def fit(self, setting: Setting) -> None:
         """The maps of all sites, by combatlearn on the training rows."""
         x, metadata = gather(setting, self.controls_only)
-        maps = site_maps(x.double(), metadata.double(), self.design, self.site, self.options_of_fit)
-        for buffer, values in zip((self.scale, self.shift, self.slope), maps, strict=True):
-            buffer.copy_(values)
+        x, metadata = x.double(), metadata.double()
+        if self.curved:
+            numeric = self._curved(metadata)
+            refuse_few_values(numeric, [confound.name for confound in self.curved])
+            self.knots.copy_(spline_knots(numeric))
+        covariates = self._covariates(metadata)
+        columns = [*self.design.columns, *[None] * (covariates.shape[1] - len(self.design.columns))]
+        batches = [stage.batch for stage in self.stages if isinstance(stage, Stage)]
+        taken = {i for batch in batches for i in range(batch.start, batch.start + batch.width)}
+        taken |= {confound.start for confound in self.curved}
+        varies = (covariates.std(0) > 1e-6).tolist()  # among controls the label does not
+        given = [
+            i for i, column in enumerate(columns) if varies[i] and i not in taken and (column is None or column.used)
+        ]
+        known = torch.tensor([columns[i] is None or columns[i].role == "confound" for i in given])
+        for stage in self.stages:
+            assert isinstance(stage, Stage)
+            level = levels_of(metadata, stage.batch)
+            maps, x = fit_maps(x, covariates[:, given], known, level, stage.batch, self.covbat, self.options_of_fit)
+            stage.mix.copy_(maps.mix)
+            stage.shift.copy_(maps.shift)
+            stage.slope.zero_()
+            stage.slope[:, given] = maps.slope.to(stage.slope)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         logits: Tensor = self.model(self.harmonised(x, metadata))
@@ -87,17 +121,43 @@ class ComBatMethod(Method):
                 "metadata must be given to method 'combat'; got None. It needs the site of each row: "
                 "write metadata=design.encode(rows)."
             )
-        site = which_level(self.site.part(confounds), self.codes, self.site, self.name)
-        covariates = confounds.to(self.slope).unsqueeze(1)
-        return self.scale[site] * x + self.shift[site] + (covariates @ self.slope[site]).squeeze(1)
+        labels = confounds.new_zeros(len(x), len(self.design.columns) - confounds.shape[1])
+        covariates = self._covariates(torch.cat([confounds, labels], dim=1)).to(x)
+        for stage in self.stages:
+            x = stage(x, covariates, confounds)
+        return x
+
+    def _curved(self, metadata: Tensor) -> Tensor:
+        return metadata[:, [confound.start for confound in self.curved]]
+
+    def _covariates(self, metadata: Tensor) -> Tensor:
+        """The metadata, and the curves of numeric confounds."""
+        if not self.curved:
+            return metadata
+        return torch.cat([metadata, spline_columns(self._curved(metadata), self.knots.to(metadata))], dim=1)
 
 
-class SiteMaps(NamedTuple):
-    """What ComBat does to a row of site s: `scale[s] ∘ x + shift[s] + C slope[s]`."""
+class Stage(nn.Module):
+    """The maps of one batch variable; see `SiteMaps`."""
 
-    scale: Tensor
+    mix: Tensor
     shift: Tensor
     slope: Tensor
+
+    def __init__(self, batch: Confound, x: Tensor, covariates: int, covbat: bool) -> None:
+        super().__init__()
+        self.batch = batch
+        sites, width = len(batch.levels), x.shape[1]
+        unit = torch.eye(width).expand(sites, width, width) if covbat else torch.ones(sites, width)
+        self.register_buffer("mix", unit.to(x).clone())
+        self.register_buffer("shift", x.new_zeros(sites, width))
+        self.register_buffer("slope", x.new_zeros(sites, covariates, width))
+
+    def forward(self, x: Tensor, covariates: Tensor, confounds: Tensor) -> Tensor:
+        """`A_s x + b_s + C γ_s`."""
+        site = levels_of(confounds, self.batch)
+        mixed = torch.einsum("nij,nj->ni", self.mix[site], x) if self.mix.ndim == 3 else self.mix[site] * x
+        return mixed + self.shift[site] + (covariates.unsqueeze(1) @ self.slope[site]).squeeze(1)
 
 
 def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
@@ -115,57 +175,3 @@ def gather(setting: Setting, controls_only: bool) -> tuple[Tensor, Tensor]:
     stacked = torch.cat(metadata)
     refuse_nan(stacked, setting.design, training=True)
     return torch.cat(inputs), stacked
-
-
-def site_maps(x: Tensor, metadata: Tensor, design: Design, site: Confound, options: dict[str, Any]) -> SiteMaps:
-    """Fit combatlearn's ComBat, and read its affine maps off what it does to a few rows per site."""
-    try:
-        import pandas as pd  # type: ignore[import-untyped]
-        from combatlearn import ComBat as Harmoniser
-    except ImportError as missing:
-        raise DeconfoundError(
-            f"method 'combat' must have combatlearn and pandas; got no {missing.name}. "
-            "Install them: pip install 'deconfound[combat]'."
-        ) from missing
-    levels = len(site.levels)
-    level = which_level(site.part(metadata), site.codes.double(), site, "combat")
-    refuse_small(torch.bincount(level, minlength=levels), site)
-    of_site = range(site.start, site.start + site.width)
-    varies = (metadata.std(0) > 1e-6).tolist()  # among controls the label does not
-    given = [
-        index for index, column in enumerate(design.columns) if column.used and varies[index] and index not in of_site
-    ]
-    changed = [index for index in given if design.columns[index].role == "confound"]
-
-    # For each site a row at the mean, one a standard deviation above it, and one for each covariate that is known.
-    mean, sd = x.mean(0), x.std(0)
-    sd = torch.where(sd > 0, sd, torch.ones_like(sd))
-    probes = mean.repeat(levels, 2 + len(changed), 1)
-    probes[:, 1] += sd
-    covariates = torch.zeros(levels, 2 + len(changed), metadata.shape[1], dtype=x.dtype)
-    for row, index in enumerate(changed, start=2):
-        covariates[:, row, index] = 1
-
-    rows = pd.DataFrame(torch.cat([x, probes.flatten(0, 1)]).numpy())
-    known = pd.DataFrame(torch.cat([metadata, covariates.flatten(0, 1)])[:, given].numpy())
-    sites = pd.Series(torch.cat([level, torch.arange(levels).repeat_interleave(2 + len(changed))]).numpy())
-    harmoniser = Harmoniser(sites, continuous_covariates=known if given else None, method="fortin", **options)
-    harmoniser.fit(rows.iloc[: len(x)])
-    answers = torch.tensor(np.asarray(harmoniser.transform(rows.iloc[len(x) :]))).reshape(probes.shape)
-
-    scale = (answers[:, 1] - answers[:, 0]) / sd
-    slope = torch.zeros(levels, len(design.confound_columns), x.shape[1], dtype=x.dtype)
-    slope[:, changed] = answers[:, 2:] - answers[:, :1]
-    return SiteMaps(scale, answers[:, 0] - scale * mean, slope)
-
-
-def refuse_small(counts: Tensor, site: Confound) -> None:
-    """ComBat takes the variance within each site, of which there are several."""
-    small = [f"{name} ({count})" for name, count in zip(site.levels, counts.tolist(), strict=True) if count < 2]
-    if small:
-        raise TableError(
-            f"every level of {site.name} must have at least 2 rows for method 'combat'; got {', '.join(small)}. "
-            "Leave these sites out, or join them."
-        )
-    if len(site.levels) < 2:
-        raise TableError(f"{site.name} must have at least 2 levels for method 'combat'; got {site.levels[0]!r} alone.")
