@@ -230,9 +230,12 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(fil
 
 def test_named_files_are_written_and_nothing_else(files, monkeypatch):
     monkeypatch.chdir(files)
-    done = run("all.csv", "--confounds", "age", "--labels", "dx", "--html", "a.html", "--card", "b/card.md")
+    done = run("all.csv", "--confounds", "age", "--labels", "dx", "--html", "a.html", "--card", "b/card.md",
+               "--figures", "c")  # fmt: skip
     assert done.exit_code == 0, done.output
     assert not (files / "audit").exists()
+    assert (files / "c" / "What-is-left-in-the-outputs.png").exists()
+    assert "figures in c" in done.output
     card = (files / "b" / "card.md").read_text()
     assert "to be written by the author" in card
     assert "**all: AUC**: 0." in card

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from deconfound.auditing import (
     training_problems,
 )
 from deconfound.auditing.figures import COLOURS, Curve, Dot, curves, scatter, spreads, training_curves
+from deconfound.errors import DeconfoundError, OptionError
 from tests.auditing.cohort import cohort
 
 NASTY = "<script>alert(1)</script>"
@@ -98,16 +101,43 @@ def test_differences_over_people_are_in_the_rows(content):
 
 def test_figures_hold_what_they_are_given_and_survive_what_is_missing():
     lines = [Curve(f"line {k}", [0, 1], [0, 1]) for k in range(14)]
-    drawn = curves("a < b", lines, ("x", "y"))
+    drawn = curves("a < b", lines, ("x", "y")).html
     assert drawn.count("<polyline") == 15
     assert len({f"var(--m{k})" for k in range(COLOURS) if f"var(--m{k})" in drawn}) == 12
     assert "a &lt; b" in drawn
-    missing = scatter("t", [Dot("x", 0.1, 0.2), Dot("y", math.nan, 1.0)], ("x", "y"))
+    assert ">line 13</text>" in drawn  # the legend is part of the figure, and saved with it
+    missing = scatter("t", [Dot("x", 0.1, 0.2), Dot("y", math.nan, 1.0)], ("x", "y")).svg
     assert missing.count("<circle") == 2  # one point, and its swatch
-    assert "nan" not in missing + training_curves("t", [Curve("l", [0, 1], [0.5, math.nan])])
-    assert spreads("t", [], "score") == ""
+    assert "nan" not in missing + training_curves("t", [Curve("l", [0, 1], [0.5, math.nan])]).svg
     box = {"level": "x" * 30, "group": "g", "at": [0, 1, 2, 3, 4], "n": 5}
-    assert "x" * 15 + "…" in spreads("t", [box], "score")
+    assert "x" * 15 + "…" in spreads("t", [box], "score").svg
+
+
+def test_every_figure_is_saved_as_svg_and_png_with_its_colours_and_its_words(tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
+    outputs, table = cohort(n=160)
+    table["dx"] = np.where(table["dx"] == "patient", "$ill & <b>$", "control")
+    found = audit(outputs["by site"], table, confounds=["site"], labels=["dx"], **QUICK)
+    files = found.save_figures(tmp_path / "new")
+    names = ["What-is-left-in-the-outputs", "Performance-by-site", "model-scores-by-site-and-label", "model-ROC",
+             "model-ROC-by-site"]  # fmt: skip
+    assert [path.name for path in files] == [f"{name}.{kind}" for name in names for kind in ("svg", "png")]
+    for path in files[::2]:
+        text = path.read_text()
+        size = [int(number) for number in re.findall(r'width="(\d+)" height="(\d+)"', text)[0]]
+        assert not re.search(r"var\(|class=", text)
+        image = pyplot.imread(path.with_suffix(".png"))
+        assert image.shape[:2] == (3 * size[1], 3 * size[0])
+        assert (image[2, 2, :3] == 1).all()
+        drawn = {"#" + "".join(f"{round(255 * value):02x}" for value in pixel) for pixel in np.unique(
+            image[:, :, :3].reshape(-1, 3), axis=0)}  # fmt: skip
+        assert set(re.findall(r'<(?:circle|polyline)[^>]*(?:fill|stroke)="(#\w{6})"', text)) <= drawn
+    assert "$ill &amp; &lt;b&gt;$" in files[4].read_text()
+    with pytest.raises(OptionError, match="kinds must be of svg, png; got pdf"):
+        found.save_figures(tmp_path, ["pdf"])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(DeconfoundError, match="matplotlib must be installed for this"):
+        found.save_figures(tmp_path, ["png"])
 
 
 def test_a_card_has_what_an_audit_knows_and_marks_the_rest():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deconfound.auditing.comparison_words import comparison_sentences, headline, of_line, sign_of, with_interval
-from deconfound.auditing.figures import Curve, Dot, figure, scatter, training_curves
+from deconfound.auditing.figures import Curve, Dot, scatter, training_curves
 from deconfound.auditing.forest import Dot as Value
 from deconfound.auditing.forest import Panel, forest
 from deconfound.auditing.html import Markup, asset, bullets, html_page, html_table, safe, scrolling, section
@@ -79,7 +79,7 @@ def _training_section(content: Mapping[str, Any]) -> str:
             for name, values in found.items()
         ]
         if curves:
-            panels.append(training_curves(line["name"], curves))
+            panels.append(training_curves(line["name"], curves).html)
     if not panels:
         return ""
     return section("Training curves", f'<div class="panels">{"".join(panels)}</div>', id="curves")
@@ -96,7 +96,7 @@ def _scatters(content: Mapping[str, Any]) -> str:
             dots.append(Dot(line["name"], x.value, y.value, (x.low, x.high), (y.low, y.high)))
         if any(math.isfinite(dot.x) for dot in dots):
             axes = (f"dcor² of {confound} in the outputs", STATISTICS[measure].name)
-            panels.append(scatter(f"Cost against what is left of {confound}", dots, axes))
+            panels.append(scatter(f"Cost against what is left of {confound}", dots, axes).html)
     return f'<div class="panels">{"".join(panels)}</div>'
 
 
@@ -108,8 +108,7 @@ def _forest(content: Mapping[str, Any]) -> str:
         dots = tuple(_value(of_line(line, f"left/outputs/{name}")) for line in content["lines"])
         if any(math.isfinite(dot.value) for dot in dots):
             panels.append(Panel(f"{name} left", "dcor² in the outputs", dots))
-    svg = forest([line["name"] for line in content["lines"]], panels, "Cost and what is left, by method")
-    return figure("Differences and what is left", svg)
+    return forest([line["name"] for line in content["lines"]], panels, "Differences and what is left").html
 
 
 def _performance_table(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Figures as SVG elements without scripts: curves, spreads by stratum, and scatters, for light and dark pages."""
+"""Figures as SVG without scripts: curves, spreads by stratum, and scatters, for light and dark pages and for files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deconfound.auditing.forest import scale
-from deconfound.auditing.html import safe
+from deconfound.auditing.html import Markup, safe
 
 COLOURS = 12
-SIDE, LEFT, BOTTOM, TOP = 300, 44, 40, 10
+SIDE, LEFT, BOTTOM, TOP, LEGEND = 300, 44, 40, 10, 18
 
 
 def colour(place: int) -> str:
     """One of twelve colours that differ in light and in dark."""
     return f"var(--m{place % COLOURS})"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing of so many units, with a legend below where its colours have names.
+
+    `svg` uses the colours and classes of the page; `wide` lets a narrow screen scroll instead of shrinking it.
+    """
+
+    title: str
+    parts: Sequence[str]
+    width: float
+    height: float
+    names: Sequence[str] = ()
+    wide: bool = False
+
+    @property
+    def svg(self) -> str:
+        """The drawing as an SVG element."""
+        columns = 2 if max(map(len, self.names), default=0) <= 20 else 1
+        rows = math.ceil(len(self.names) / columns)
+        key = []
+        for place, name in enumerate(self.names):
+            x, y = 10 + self.width / columns * (place // rows), self.height + 12 + LEGEND * (place % rows)
+            text = f'<text x="{x + 10:.0f}" y="{y + 4:.0f}">{_short(name, 50 // columns)}</text>'
+            key.append(f'<g><circle cx="{x:.0f}" cy="{y:.0f}" r="5" fill="{colour(place)}"/>{text}</g>')
+        size = f'viewBox="0 0 {self.width:.0f} {self.height + LEGEND * rows + 6 * bool(rows):.0f}"'
+        wide = f' style="min-width:{0.8 * self.width:.0f}px"' if self.wide else ""
+        return f'<svg {size}{wide} role="img" aria-label="{safe(self.title)}">{"".join([*self.parts, *key])}</svg>'
+
+    @property
+    def html(self) -> Markup:
+        """The drawing with its title; the script of the page adds buttons that save it."""
+        title = safe(self.title)
+        return Markup(f'<figure class="panel" data-export="{title}"><h3>{title}</h3>{self.svg}</figure>')
 
 
 @dataclass(frozen=True)
@@ -29,7 +63,7 @@ class Curve:
     dots: bool = False
 
 
-def curves(title: str, lines: Sequence[Curve], axes: tuple[str, str], *, diagonal: bool = True) -> str:
+def curves(title: str, lines: Sequence[Curve], axes: tuple[str, str], *, diagonal: bool = True) -> Figure:
     """Curves in the unit square (ROC, calibration) with a legend below, as a figure that can be exported."""
     frame = _Frame((0.0, 1.0), (0.0, 1.0))
     parts = [frame.axes(axes)]
@@ -41,10 +75,10 @@ def curves(title: str, lines: Sequence[Curve], axes: tuple[str, str], *, diagona
         if line.dots:
             inner += "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour(place)}"/>' for x, y in points)
         parts.append(f"<g>{inner}<title>{safe(line.name)}</title></g>")
-    return figure(title, frame.svg(parts, title), legend([line.name for line in lines]))
+    return frame.figure(title, parts, [line.name for line in lines])
 
 
-def training_curves(title: str, lines: Sequence[Curve]) -> str:
+def training_curves(title: str, lines: Sequence[Curve]) -> Figure:
     """Losses over epochs."""
     values = [value for line in lines for value in line.y if math.isfinite(value)]
     longest = max((len(line.y) for line in lines), default=2)
@@ -54,7 +88,7 @@ def training_curves(title: str, lines: Sequence[Curve]) -> str:
     for place, line in enumerate(lines):
         points = [frame.at(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
         parts.append(f"<g>{_line(points, colour(place))}<title>{safe(line.name)}</title></g>")
-    return figure(title, frame.svg(parts, title), legend([line.name for line in lines]))
+    return frame.figure(title, parts, [line.name for line in lines])
 
 
 @dataclass(frozen=True)
@@ -68,7 +102,7 @@ class Dot:
     y_error: tuple[float, float] = (math.nan, math.nan)
 
 
-def scatter(title: str, dots: Sequence[Dot], axes: tuple[str, str], *, named: bool = True) -> str:
+def scatter(title: str, dots: Sequence[Dot], axes: tuple[str, str], *, named: bool = True) -> Figure:
     """Points with error bars; with names, a legend tells them apart."""
     dots = [dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)]
     xs = [v for dot in dots for v in (dot.x, *dot.x_error) if math.isfinite(v)]
@@ -87,13 +121,11 @@ def scatter(title: str, dots: Sequence[Dot], axes: tuple[str, str], *, named: bo
         inner = f'<g opacity=".35">{bars}</g>'
         inner += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5 if named else 2.2}" fill="{paint}"/>'
         parts.append(f"<g>{inner}<title>{safe(dot.name)}: {dot.x:.3f}, {dot.y:.3f}</title></g>")
-    return figure(title, frame.svg(parts, title), legend([dot.name for dot in dots]) if named else "")
+    return frame.figure(title, parts, [dot.name for dot in dots] if named else [])
 
 
-def spreads(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> str:
+def spreads(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> Figure:
     """Boxes (5, 25, 50, 75, 95 %) by stratum and label group, one below the other."""
-    if not rows:
-        return ""
     groups = list(dict.fromkeys(row["group"] for row in rows))
     low, high, step = scale(min(row["at"][0] for row in rows), max(row["at"][4] for row in rows))
     margin, width, height = 120, 300, 15
@@ -105,8 +137,7 @@ def spreads(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> str:
     for row in rows:
         if row["level"] != last:
             y += 5
-            name = row["level"] if len(row["level"]) <= 16 else f"{row['level'][:15]}…"
-            parts.append(f'<text x="{margin - 8}" y="{y + 11}" text-anchor="end">{safe(name)}</text>')
+            parts.append(f'<text x="{margin - 8}" y="{y + 11}" text-anchor="end">{_short(row["level"], 16)}</text>')
             last = row["level"]
         a, b, c, d, e = (x(value) for value in row["at"])
         paint, mid = colour(groups.index(row["group"])), y + height / 2
@@ -122,24 +153,12 @@ def spreads(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> str:
         at = low + k * step
         parts.append(f'<text class="soft" x="{x(at):.1f}" y="{y + 18}" text-anchor="middle">{at:g}</text>')
     parts.append(f'<text class="soft" x="{margin + width}" y="{y + 34}" text-anchor="end">{safe(axis)}</text>')
-    size = f'viewBox="0 0 {margin + width + 12} {y + 40:.0f}"'
-    svg = f'<svg {size} role="img" aria-label="{safe(title)}">{"".join(parts)}</svg>'
-    return figure(title, svg, legend(groups) if len(groups) > 1 else "")
+    return Figure(title, parts, margin + width + 12, y + 40, groups if len(groups) > 1 else ())
 
 
-def figure(title: str, svg: str, below: str = "") -> str:
-    """An SVG with its title, a legend, and buttons that save it (drawn by the page's script)."""
-    return f'<figure class="panel" data-export="{safe(title)}"><h3>{safe(title)}</h3>{svg}{below}</figure>'
-
-
-def legend(names: Sequence[str]) -> str:
-    """Swatches with names."""
-    items = "".join(
-        f'<span class="model"><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="5" '
-        f'fill="{colour(place)}"/></svg>{safe(name)}</span>'
-        for place, name in enumerate(names)
-    )
-    return f'<div class="legend">{items}</div>'
+def _short(text: str, most: int) -> str:
+    """Text of at most so many characters, the whole of it for whoever points at it."""
+    return safe(text) if len(text) <= most else f"{safe(text[: most - 1])}…<title>{safe(text)}</title>"
 
 
 @dataclass(frozen=True)
@@ -158,12 +177,12 @@ class _Frame:
         floor, parts = TOP + SIDE, []
         for low, high, horizontal in ((*self.x, True), (*self.y, False)):
             first, last, step = scale(low, high)
-            digits = max(0, -math.floor(math.log10(step) + 1e-9))
+            places = digits(step)
             for k in range(round((last - first) / step) + 1):
                 value = first + k * step
                 if not low - 1e-9 <= value <= high + 1e-9:
                     continue
-                text = f"{value + 0.0:.{digits}f}".replace("-", "−")
+                text = f"{value + 0.0:.{places}f}".replace("-", "−")
                 if horizontal:
                     at = self.at(value, self.y[0])[0]
                     parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{floor}"/>')
@@ -176,9 +195,8 @@ class _Frame:
         parts.append(f'<text class="soft" x="{LEFT + 6}" y="{TOP + 12}">{safe(names[1])}</text>')
         return "".join(parts)
 
-    def svg(self, parts: Sequence[str], label: str) -> str:
-        size = f'viewBox="0 0 {LEFT + SIDE + 14} {TOP + SIDE + BOTTOM}"'
-        return f'<svg {size} role="img" aria-label="{safe(label)}">{"".join(parts)}</svg>'
+    def figure(self, title: str, parts: Sequence[str], names: Sequence[str]) -> Figure:
+        return Figure(title, parts, LEFT + SIDE + 14, TOP + SIDE + BOTTOM, names)
 
 
 def _line(points: Sequence[tuple[float, float]], paint: str, *, dashed: bool = False, thin: bool = False) -> str:
@@ -187,3 +205,16 @@ def _line(points: Sequence[tuple[float, float]], paint: str, *, dashed: bool = F
     return (
         f'<polyline points="{path}" fill="none" stroke="{paint}" stroke-width="{1.5 if thin or dashed else 2}"{more}/>'
     )
+
+
+def scale(low: float, high: float) -> tuple[float, float, float]:
+    """Round ends and a round step that hold these numbers in four steps or so."""
+    if high - low < 1e-9:
+        low, high = low - 0.01, high + 0.01
+    power = 10 ** math.floor(math.log10((high - low) / 3))
+    step = next(power * k for k in (1, 2, 5, 10) if (high - low) / (power * k) <= 3)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
+
+
+def digits(step: float) -> int:
+    return max(0, -math.floor(math.log10(step) + 1e-9))

@@ -1,11 +1,13 @@
-"""Dots with intervals, one row for each model and one panel for each measure, drawn as SVG without scripts."""
+"""Dots with intervals, one row for each model and one panel for each measure, a forest plot."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from deconfound.auditing.figures import Figure, digits, scale
+from deconfound.auditing.html import safe
 
 ROW, TOP, BOTTOM, LABELS, PANEL, GAP = 28, 46, 34, 150, 190, 54
 
@@ -36,19 +38,18 @@ class Panel:
     line: float | None = 0.0
 
 
-def forest(models: Sequence[str], panels: Sequence[Panel], label: str) -> str:
-    """The figure as an SVG element, which a reader of the page can zoom and print."""
+def forest(models: Sequence[str], panels: Sequence[Panel], title: str) -> Figure:
+    """The figure, which a reader of the page can zoom and print."""
     width = LABELS + len(panels) * (PANEL + GAP)
     height = TOP + ROW * len(models) + BOTTOM
     parts = [
-        f'<text x="0" y="{_y(row) + 4}">{escape(name)}</text>'
+        f'<text x="4" y="{_y(row) + 4}">{safe(name if len(name) <= 20 else name[:19] + "…")}</text>'
         f'<line class="axis" x1="0" x2="{width - GAP}" y1="{_y(row) + ROW / 2}" y2="{_y(row) + ROW / 2}" opacity=".5"/>'
         for row, name in enumerate(models)
     ]
     for number, panel in enumerate(panels):
         parts.append(_panel(panel, models, LABELS + number * (PANEL + GAP), height))
-    size = f'viewBox="0 0 {width} {height}" style="min-width:{0.8 * width:.0f}px"'
-    return f'<svg {size} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    return Figure(title, parts, width, height, wide=True)
 
 
 def _y(row: int) -> float:
@@ -66,14 +67,14 @@ def _panel(panel: Panel, models: Sequence[str], left: float, height: int) -> str
 
     floor = height - BOTTOM
     parts = [
-        f'<text x="{left}" y="16" font-weight="600">{escape(panel.title)}</text>',
-        f'<text class="soft" x="{left}" y="33">{escape(panel.note)}</text>',
+        f'<text x="{left}" y="16" font-weight="600">{safe(panel.title)}</text>',
+        f'<text class="soft" x="{left}" y="33">{safe(panel.note)}</text>',
         f'<line class="axis" x1="{left}" x2="{left + PANEL}" y1="{floor}" y2="{floor}"/>',
     ]
     count = round((high - low) / step)
     for tick in (low + step * k for k in range(count + 1)):
         parts.append(f'<line class="axis" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{floor}" y2="{floor + 4}"/>')
-        text = f"{tick + 0.0:.{_digits(step)}f}".replace("-", "−")
+        text = f"{tick + 0.0:.{digits(step)}f}".replace("-", "−")
         parts.append(f'<text class="soft" x="{x(tick):.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>')
     if panel.line is not None:
         at = x(panel.line)
@@ -96,17 +97,4 @@ def _dot(dot: Dot, name: str, x: object, y: float) -> str:
             'stroke="var(--m0)" stroke-width="2" opacity=".6"/>'
         )
     centre = f'<circle cx="{x(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="var(--m0)"/>'
-    return f"<g>{line}{centre}<title>{escape(text.replace('-', '−'))}</title></g>"
-
-
-def scale(low: float, high: float) -> tuple[float, float, float]:
-    """Round ends and a round step that hold these numbers in four steps or so."""
-    if high - low < 1e-9:
-        low, high = low - 0.01, high + 0.01
-    power = 10 ** math.floor(math.log10((high - low) / 3))
-    step = next(power * k for k in (1, 2, 5, 10) if (high - low) / (power * k) <= 3)
-    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
-
-
-def _digits(step: float) -> int:
-    return max(0, -math.floor(math.log10(step) + 1e-9))
+    return f"<g>{line}{centre}<title>{safe(text.replace('-', '−'))}</title></g>"

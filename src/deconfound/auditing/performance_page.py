@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deconfound.auditing.figures import Curve, Dot, curves, scatter, spreads
+from deconfound.auditing.figures import Curve, Dot, Figure, curves, scatter, spreads
 from deconfound.auditing.html import Markup, html_table, safe, section
 from deconfound.auditing.words import STATISTICS
+from deconfound.metrics.differences import DETECTABLE
 
-_ON_ROWS = ("auc", "balanced_accuracy", "accuracy", "brier_score", "calibration_error", "equal_error_rate", "r2",
-            "mean_absolute_error")  # fmt: skip
+_ON_ROWS = ("auc", "balanced_accuracy", "accuracy", "brier_score", "calibration_error", "equal_error_rate",
+            "mean_absolute_error", "r2")  # fmt: skip
 
 _PREFIX = "independent_"
 
@@ -65,25 +66,37 @@ def _independent(data: Mapping[str, Any]) -> str:
 
 
 def _differences(data: Mapping[str, Any]) -> str:
-    """Every model less the first, in performance and then in what is left."""
+    """Every model less the first: a column for each measure of performance and for what is left of each confound."""
     title, ending = "Differences on the same people", "_difference"
     rows = [row for row in data["rows"] if row["statistic"].endswith(ending) and row["low"] is not None]
-    rows.sort(key=lambda row: row["confound"] != "")
     if not rows:
         return ""
-    body = []
-    for row in rows:
-        what = STATISTICS[row["statistic"]].name + (f" of {row['confound']}" if row["confound"] else "")
-        where = "" if row["confound"] == "" else f" ({row['space']})"
-        error = (row["high"] - row["low"]) / 3.92 if row["low"] is not None else None
-        smallest = "–" if error is None else shown(2.8016 * error)
-        body.append([f"{row['model']} less {row['level']}", what + where, _value(row), _p(row["p"]), smallest])
-    head = ["models", "measure", "difference", "p", "smallest that would be found"]
+    cells = {(row["model"], _difference_of(row)): row for row in rows}
+    names = [_difference_of(row) for row in sorted(rows, key=lambda row: row["confound"] != "")]
+    names = list(dict.fromkeys(names))
+    body = [
+        [model, *(_change(cells.get((model, name))) for name in names)]
+        for model in dict.fromkeys(row["model"] for row in rows)
+    ]
     lead = (
-        "Given these trainings, over people: DeLong for one AUC, else a paired bootstrap. The last column is the "
-        "difference that as many people would show four times in five."
+        f"Each model less {rows[0]['level']}, given these trainings, over people: DeLong for one AUC, else a paired "
+        "bootstrap. After ≥ stands the difference that as many people would show four times in five."
     )
-    return f"<h3>{title}</h3><p class='lead'>{lead}</p>{html_table(head, body, label=title)}"
+    return f"<h3>{title}</h3><p class='lead'>{safe(lead)}</p>{html_table(['model', *names], body, label=title)}"
+
+
+def _difference_of(row: Mapping[str, Any]) -> str:
+    """The column of a difference: the measure, or the confound and where it is left."""
+    what = STATISTICS[row["statistic"].removesuffix("_difference")].axis
+    return f"{what} of {row['confound']} ({row['space']})" if row["confound"] else what
+
+
+def _change(row: Mapping[str, Any] | None) -> Markup:
+    if row is None:
+        return Markup("–")
+    p = "p < .001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
+    smallest = shown(DETECTABLE * (row["high"] - row["low"]) / 3.92)
+    return Markup(f"{_value(row)}<small>{p} · ≥ {smallest}</small>")
 
 
 def _split(data: Mapping[str, Any]) -> str:
@@ -135,7 +148,7 @@ def figures_section(shapes: Mapping[str, Any]) -> str:
         for part in found:
             title = " · ".join(filter(None, [model, part["name"]]))
             is_open = " open" if len(shapes) == 1 and not part["name"] else ""
-            panels = "".join(_panels(title, part))
+            panels = "".join(item.html for item in part_figures(title, part))
             parts.append(
                 f'<details{is_open}><summary>{safe(title)}</summary><div class="panels">{panels}</div></details>'
             )
@@ -148,9 +161,11 @@ def figures_section(shapes: Mapping[str, Any]) -> str:
     return section("Scores, ROC and calibration", *parts, lead=lead, id="figures")
 
 
-def _panels(title: str, found: Mapping[str, Any]) -> Iterator[str]:
+def part_figures(title: str, found: Mapping[str, Any]) -> Iterator[Figure]:
+    """The figures of one model, or of one of its scores; see `shapes`."""
     for name, rows in found.get("scores", {}).items():
-        yield spreads(f"{title}: scores by {name} and label", rows, "score")
+        if rows:
+            yield spreads(f"{title}: scores by {name} and label", rows, "score")
     for kind, what, axes in (
         ("roc", "ROC", ("false positive rate", "true positive rate")),
         ("calibration", "calibration", ("predicted probability", "observed share")),
@@ -163,7 +178,8 @@ def _panels(title: str, found: Mapping[str, Any]) -> Iterator[str]:
         dots = [Dot("", x, y) for x, y in zip(found["predicted"]["x"], found["predicted"]["y"], strict=True)]
         yield scatter(f"{title}: predicted against true", dots, ("true", "predicted"), named=False)
     for name, rows in found.get("errors", {}).items():
-        yield spreads(f"{title}: error by {name}", rows, "predicted − true")
+        if rows:
+            yield spreads(f"{title}: error by {name}", rows, "predicted − true")
 
 
 def _line_name(line: Mapping[str, Any]) -> str:
@@ -178,17 +194,13 @@ def _value(row: Mapping[str, Any] | None) -> Markup:
     return Markup(f"{shown(row['value'])}{reach}")
 
 
-def _p(value: float | None) -> str:
-    return "–" if value is None else "< .001" if value < 0.001 else f"{value:.3f}"
-
-
 def shown(value: float | None) -> str:
     """A number with three digits; a dash where there is none."""
     return "–" if value is None else f"{value:.3f}".replace("-", "−")
 
 
-_STRATA = """<p class="lead">The dashed line is the figure over all rows. A model that leans on a confound does well
-only where the confound helps it.</p>
+_STRATA = """<p class="lead">Dashed lines: the figure over all rows; grey: what the confounds alone reach. A model
+that leans on a confound does well only where the confound helps it.</p>
 <div class="controls"><label>Measure <select id="performance-measure"></select></label></div>
 <div id="performance-models" class="legend"></div>
 <div id="performance-charts" class="panels"></div>"""

@@ -3,12 +3,13 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deconfound.auditing.card import card_json, card_markdown
+from deconfound.auditing.export import save_figures
 from deconfound.auditing.page import audit_page
 from deconfound.auditing.records import AuditRow, Embedding, Note, Verdict, plain
 from deconfound.data.files import write_text
@@ -79,6 +80,25 @@ class Audit:
         if ending is None:
             raise OptionError(f"path must end in .html, .json, .csv or .md; got {str(path)!r}.")
         _written(writers[ending](), path)
+
+    def save_figures(self, folder: str | Path, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
+        """Write each figure as a file of its own, named by its title; PNG needs matplotlib.
+
+        Args:
+            folder: made where it does not exist.
+            kinds: "svg", "png" or both.
+
+        Returns:
+            The files.
+
+        Example:
+            >>> import deconfound as dc, numpy as np, tempfile
+            >>> age = np.random.default_rng(0).normal(60, 9, 60)
+            >>> found = dc.audit(age, {"age": age}, confounds=["age"], permutations=19, bootstraps=40)
+            >>> [path.name for path in found.save_figures(tempfile.mkdtemp(), ["svg"])]
+            ['What-is-left-in-the-outputs.svg']
+        """
+        return save_figures(self.to_dict(), self.shapes or {}, Path(folder), kinds)
 
     def __repr__(self) -> str:
         """How the outputs were read, a verdict per model and confound, then the notes."""

@@ -40,6 +40,7 @@ def audit(
     card: Annotated[
         Path | None, typer.Option(help="Write a model card here: .md, or .card.json; the author completes it.")
     ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for every figure as SVG and PNG.")] = None,
     permutations: Annotated[int, typer.Option(help="Permuted tables for each p-value.")] = 499,
     bootstraps: Annotated[int, typer.Option(help="Bootstrap samples for each interval.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of every random draw.")] = 0,
@@ -72,7 +73,7 @@ def audit(
         from deconfound.training.outputs import audit_folders
 
         with stage_progress(console) as progress:
-            _finish(console, audit_folders(predictions, **draws, progress=progress), files, check)
+            _finish(console, audit_folders(predictions, **draws, progress=progress), files, figures, check)
         return
     if not confounds:
         raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
@@ -97,7 +98,7 @@ def audit(
             **draws,
             progress=progress,
         )
-    _finish(console, result, files, check)
+    _finish(console, result, files, figures, check)
 
 
 def _named(html: Path | None, json: Path | None, card: Path | None) -> list[Path]:
@@ -118,12 +119,14 @@ def _refuse(given: dict[str, Any]) -> None:
             )
 
 
-def _finish(console: Console, result: Any, files: list[Path], check: bool) -> None:
+def _finish(console: Console, result: Any, files: list[Path], figures: Path | None, check: bool) -> None:
     """Write the audit, show it, and end with code 1 where that is asked for and something is left."""
     for path in files:
         result.save(path)
+    drawn = [] if figures is None else result.save_figures(figures)
     show_verdicts(console, result)
-    console.print(f"wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
+    more = f" and {len(drawn)} figures in {figures}" if drawn else ""
+    console.print(f"wrote {', '.join(map(str, files))}{more}", highlight=False, markup=False, soft_wrap=True)
     if check and any(item.found for item in result.verdicts):
         raise typer.Exit(1)
 

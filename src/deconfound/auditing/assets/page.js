@@ -124,7 +124,7 @@
     ["partial_dcor", "partial distance correlation"], ["paper", "the paper's measure"],
     ["linear_probe", "linear probe"], ["nonlinear_probe", "non-linear probe"],
   ];
-  const measured = data.rows.filter((row) => row.confound && families.some(([name]) => name === family(row.statistic)));
+  const measured = data.rows.filter((row) => row.confound && row.value !== null && families.some(([name]) => name === family(row.statistic)));
 
   function drawLeft() {
     const chosen = byId("left-measure").value, space = byId("left-space").value;
@@ -147,7 +147,8 @@
     const wholes = rows.filter((row) => !row.confound).map((row) => ({ value: row.value, colour: colour(row.model) }));
     const overall = rows.filter((row) => !row.confound).map((row) => ({ label: row.model, row, colour: colour(row.model) }));
     const bounded = ["auc", "accuracy", "balanced_accuracy"].includes(chosen);
-    const range = bounded ? [0, 1.02] : extent(rows);
+    const lowest = Math.min(0.5, ...rows.flatMap((row) => [row.value ?? 1, row.low ?? 1]));
+    const range = bounded ? [Math.floor(10 * lowest) / 10, 1.02] : extent(rows);
     const axis = data.words[chosen].axis;
     const charts = [{ title: "all rows", lines: overall, range, axis }];
     for (const { name } of data.about.confounds) {
