@@ -1,6 +1,11 @@
-"""Names of release 0.1 that are called otherwise now, and the error that says so."""
+"""Public names: how a package imports them when they are used, and those of release 0.1 that are called otherwise."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
 
 # What a user of 0.1 wrote → what they write now. `docs/migrating.md` says more about each.
 RENAMED = {
@@ -16,6 +21,25 @@ RENAMED = {
     "deconfound.data.table_one": "deconfound_lab.table_one",
     "deconfound.metrics.conditional_permutations(steps)": "deconfound.metrics.conditional_permutations(neighbours)",
 }
+
+
+def imported_when_used(package: str, files: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are imported when they are first used.
+
+    Args:
+        package: Its name.
+        files: For each of its files the names that are public, separated by spaces.
+    """
+    homes = {name: file for file, names in files.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise no_attribute(package, name)
+        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes})
 
 
 def no_attribute(owner: str, name: str) -> AttributeError:

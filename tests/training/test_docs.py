@@ -65,3 +65,13 @@ def test_the_tables_of_balance_are_those_of_the_results(name):
     content = json.loads(balance_pilot.RESULTS.read_text())
     assert balance_pilot.markdown(content, name) in (DOCS / "guides" / "balance.md").read_text()
     assert content["sets"][name]["provenance"]["commit"]
+
+
+def test_the_table_of_default_places_is_that_of_the_results():
+    content = json.loads((DOCS / "results" / "balance" / "places.json").read_text())
+    page = (DOCS / "decisions" / "0010-default-places.md").read_text()
+    for name, found in content["cells"].items():
+        network, weights = name.rsplit(", ", 1)
+        means = [f"{sum(cell['loss'] for cell in found[place]) / 3:.3f}" for place in ("linear", "blocks")]
+        change = interval(content["differences"][name], "+")
+        assert f"| {network} | {weights} | {means[0]} | {means[1]} | {change} |" in page

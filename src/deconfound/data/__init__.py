@@ -1,9 +1,8 @@
 """Readers (tables, arrays, scans), the cache of volumes, and the one writer of files."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from deconfound.renamed import no_attribute
+from deconfound.renamed import imported_when_used
 
 if TYPE_CHECKING:
     from deconfound.data.cache import (
@@ -59,7 +58,7 @@ _FILES = {
     "tables": "TABLES csv_text join_positions read_table",
     "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
 }
-_HOMES = {name: file for file, names in _FILES.items() for name in names.split()}
+__getattr__, __dir__ = imported_when_used(__name__, _FILES)
 
 __all__ = [
     "IDENTIFIERS",
@@ -110,15 +109,3 @@ __all__ = [
     "write_text",
     "writing",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise no_attribute("deconfound.data", name)
-    value = getattr(import_module(f"deconfound.data.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -4,8 +4,9 @@
 extra. All names are imported when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from deconfound.renamed import imported_when_used
 
 if TYPE_CHECKING:
     from deconfound.training.checks import listed_faults
@@ -51,7 +52,7 @@ _FILES = {
     "step": "BestEpoch",
     "workers": "Cluster",
 }
-_EXPORTS = {name: file for file, names in _FILES.items() for name in names.split()}
+__getattr__, __dir__ = imported_when_used(__name__, _FILES)
 
 __all__ = [
     "BestEpoch",
@@ -94,13 +95,3 @@ __all__ = [
     "train_choosing_weight",
     "train_in_memory",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

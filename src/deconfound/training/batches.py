@@ -114,7 +114,8 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
 def training_batch(batch: Batch) -> TrainingBatch:
     """A batch as a method reads it."""
     x = batch["x"] if "x" in batch else batch["image"]
-    return TrainingBatch(x, batch["metadata"], batch["label"], **{name: batch.get(name) for name in OPTIONAL})
+    more: dict[str, Any] = {name: batch.get(name) for name in OPTIONAL}
+    return TrainingBatch(x, batch["metadata"], batch["label"], **more)
 
 
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:

@@ -104,12 +104,13 @@ def fold_data(problem: Problem, number: int) -> FoldData:
 
     weights, drawn = problem.balance(number), problem.config.training.balance_by == "sample"
 
-    def part(rows: RowNumbers, labels: bool, *weights: NDArray[Any] | None) -> Part:
+    def part(
+        rows: RowNumbers, labels: bool, weight: NDArray[Any] | None = None, in_layers: NDArray[Any] | None = None
+    ) -> Part:
         metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
         target = targets(problem.task, problem.codes[rows], mean, scale)
-        counts = (None if each is None else torch.from_numpy(each.astype(np.float32)) for each in weights)
-        stratum = _stratum(problem, rows)
-        return Part(rows, metadata, target, _controls(problem, rows), *counts, stratum=stratum)
+        counts = [None if each is None else torch.from_numpy(each.astype(np.float32)) for each in (weight, in_layers)]
+        return Part(rows, metadata, target, _controls(problem, rows), counts[0], counts[1], _stratum(problem, rows))
 
     if weights is None:
         train, validation = part(fold.train, True), part(fold.validation, True)

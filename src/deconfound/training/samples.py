@@ -83,8 +83,11 @@ class Samples:
 
     def with_mean_weight_one(self) -> Samples:
         """The same with weights whose mean over these rows is 1, for each label that has its own."""
-        weights = {"weight": self.weight, "layer_weight": self.layer_weight}
-        return replace(self, **{name: w / self.own(w).mean(0) for name, w in weights.items() if w is not None})
+
+        def scaled(weight: Tensor | None) -> Tensor | None:
+            return None if weight is None else weight / self.own(weight).mean(0)
+
+        return replace(self, weight=scaled(self.weight), layer_weight=scaled(self.layer_weight))
 
     def drawn_by_weight(self) -> tuple[Samples, NDArray[np.float64]]:
         """The same as they count once rows are drawn by their weight, and the probability of each row."""

@@ -23,10 +23,11 @@ def controls_at(problem: Problem, rows: RowNumbers) -> NDArray[np.bool_]:
     """Which rows are controls: those that `data.controls` names, or else those without any of the labels."""
     wanted = problem.config.data.controls
     if not wanted:
-        return np.asarray((problem.codes[rows] == 0).all(1))
+        return np.asarray((problem.codes[rows] == 0).all(axis=1))
     columns = {name: np.asarray(problem.source.table[name])[rows].tolist() for name in wanted}
     same = [[str(value) == str(wanted[name]) for value in values] for name, values in columns.items()]
-    return np.array(same, dtype=bool).all(0)
+    found: NDArray[np.bool_] = np.array(same, dtype=bool).all(axis=0)
+    return found
 
 
 def fit_w_scores(problem: Problem, rows: RowNumbers, logits: NDArray[np.float64]) -> WScores:
