@@ -112,6 +112,57 @@ def test_rows_that_cannot_be_read_are_refused(run, tmp_path, change, said):
         predict(run[0], tiny.write(tmp_path, frame, "new.csv"))
 
 
+def shifted(n=80, shift=2.0, site="Z"):
+    """People of a new site, whose features lie higher."""
+    frame = tiny.cohort(n, seed=5).assign(id=[f"new{i}" for i in range(n)], site=site)
+    for k in range(6):
+        frame[f"f{k}"] += shift
+    return frame
+
+
+def test_a_new_site_is_an_error_the_mean_or_adapted_to(run, tmp_path):
+    folder, _ = run
+    path = tiny.write(tmp_path, shifted().drop(columns="dx"), "new.csv")
+    with pytest.raises(TableError, match="column 'site' must hold levels seen in fit"):
+        predict(folder, path, unseen="error")
+    at_mean, adapted = (predict(folder, path, unseen=policy) for policy in ("mean", "adapt"))
+    usual = predict(folder, tiny.write(tmp_path, shifted(shift=0.0, site="A"), "usual.csv")).scores.mean()
+    assert (adapted.scores.mean() - usual).abs() < (at_mean.scores.mean() - usual).abs()
+    told = [line for line in adapted.assumed if line.startswith("fold 0, site 'Z': 80 rows without labels")]
+    assert len(told) == 1
+    assert told[0].endswith("for prevalences from 0.05 to 0.95")
+    few = predict(folder, tiny.write(tmp_path, shifted().head(9).drop(columns="dx"), "few.csv"), unseen="adapt")
+    assert "fold 0, site 'Z': 9 rows are too few to adapt to, the mean is used" in few.assumed
+
+
+def test_controls_of_a_new_site_are_used_and_rows_of_known_sites_are_left_alone(run, tmp_path):
+    folder, _ = run
+    new = shifted()
+    new.loc[new["dx"] == "asd", "dx"] = None
+    both = pd.concat([shifted(20, 0.0, "A").assign(id=[f"old{i}" for i in range(20)]), new])
+    found = predict(folder, tiny.write(tmp_path, both, "both.csv"), unseen="adapt")
+    assert any("site 'Z': 40 rows with labels: the offset" in line for line in found.assumed)
+    plain = predict(folder, tiny.write(tmp_path, both, "both.csv"), unseen="mean")
+    assert torch.equal(found.scores[:20], plain.scores[:20])
+    assert not torch.allclose(found.scores[20:], plain.scores[20:], atol=1e-3)
+
+
+def test_the_command_says_what_it_adapted_to_and_refuses_methods_that_cannot(run, tmp_path):
+    path = tiny.write(tmp_path, shifted().drop(columns="dx"), "new.csv")
+    said = CliRunner().invoke(
+        app, ["predict", str(run[0]), str(path), "--unseen", "adapt", "--out", str(tmp_path / "o.csv")]
+    )
+    assert said.exit_code == 0
+    assert "site 'Z': 80 rows without labels" in said.output
+    tiny.fit(tiny.config(run[1], tmp_path / "plain", method={"name": "none"}, training={"epochs": 1}))
+    with pytest.raises(
+        OptionError, match="unseen='adapt' must have a method whose layers read the confounds; got 'none'"
+    ):
+        predict(tmp_path / "plain", path, unseen="adapt")
+    with pytest.raises(OptionError, match="unseen must be 'mean', 'adapt' or 'error'; got 'guess'"):
+        predict(run[0], path, unseen="guess")
+
+
 def test_a_method_that_reads_no_confounds_needs_none(tmp_path):
     path = tiny.write(tmp_path)
     tiny.fit(tiny.config(path, tmp_path / "run", method={"name": "none"}))

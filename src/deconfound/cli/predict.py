@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from deconfound.cli.options import SkipBad, show_warnings
 from deconfound.cli.progress import run_progress
+
+Unseen = Literal["mean", "adapt", "error"]
 
 
 def predict(
@@ -22,6 +24,10 @@ def predict(
         typer.Option(help="Where the samples are, if not in the table: features, NPY, NPZ, a folder of scans."),
     ] = None,
     fold: Annotated[int | None, typer.Option(help="Use one fold's model instead of the mean over all.")] = None,
+    unseen: Annotated[
+        Unseen | None,
+        typer.Option(help="A site that the run has not seen: an error, the mean of known ones, or adapt to its rows."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="CSV to write.")] = Path("predictions.csv"),
     skip_bad: SkipBad = False,
     trust: Annotated[
@@ -40,12 +46,16 @@ def predict(
     deconfound predict runs/run new_table.csv
 
     deconfound predict runs/run new_people.tsv --images new_scans/ --out answers.csv
+
+    deconfound predict runs/run new_site.csv --unseen adapt
     """
     from deconfound.training import predict as predict_rows
 
     console = Console()
     with show_warnings(console), run_progress(console) as progress:
-        found = predict_rows(run, table, images, fold=fold, trust=trust, skip_bad=skip_bad, progress=progress)
+        found = predict_rows(
+            run, table, images, fold=fold, unseen=unseen, trust=trust, skip_bad=skip_bad, progress=progress
+        )
     found.to_csv(out, guard_formulas=guard_formulas)
     for line in found.assumed:
         console.print(line, style="yellow", highlight=False, markup=False)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from deconfound.design import Design
 
+Codes = np.ndarray[Any, np.dtype[np.float64]]
+
 # More combinations of levels than this are not told apart: their effects on features are taken as linear.
 MOST_GROUPS = 32
 # A row further from every code than this has no label.
@@ -37,22 +39,16 @@ class LabelGroups(NamedTuple):
 
 def label_groups(design: Design, like: Tensor) -> LabelGroups:
     """The groups of a design's keep columns: of categories, booleans, and numeric columns that hold only 0 and 1."""
-    fitted = design.to_dict()
-    numeric = {codec["name"]: codec for codec in fitted["codecs"] if codec["kind"] == "numeric"}
-    confounds, directions = len(design.confound_columns), design.confound_directions
+    directions = design.confound_directions
     columns: list[int] = []
     levels: list[list[tuple[float, ...]]] = []
-    start = confounds
-    for term, data in zip(design.keep, fitted["keep"], strict=True):
-        here = range(start, start + len(data["labels"]))
-        start = here.stop
-        used = [index for index in here if design.columns[index].used]
-        if data["term"]["kind"] != "linear" or not used:
-            continue
-        codes = _codes(data, len(design.levels.get(str(term), ())), numeric.get(str(term)))
-        if len(codes) and len(codes) * max(1, _count(levels)) <= MOST_GROUPS:
-            columns += used
-            levels.append([tuple(row) for row in codes[:, [index - here.start for index in used]]])
+    start = len(design.confound_columns)
+    for codes, width in keep_codes(design):
+        used = [index for index in range(width) if design.columns[start + index].used]
+        if used and len(codes) and len(codes) * _count(levels) <= MOST_GROUPS:
+            columns += [start + index for index in used]
+            levels.append([tuple(row) for row in codes[:, used]])
+        start += width
     back = np.zeros((design.whitening.shape[1] + 1, len(columns)))
     kept, inverse = _keep_inverse(design)
     back[directions:-1] = inverse[:, [kept.index(index) for index in columns]]
@@ -67,7 +63,7 @@ def keep_part(design: Design) -> Tensor:
     return torch.from_numpy(-inverse @ design.whitening[kept, : design.confound_directions])
 
 
-def _keep_inverse(design: Design) -> tuple[list[int], np.ndarray[Any, np.dtype[np.float64]]]:
+def _keep_inverse(design: Design) -> tuple[list[int], Codes]:
     """The keep columns that are used, and the matrix by which z_L leads back to them: that of a triangle."""
     kept = [index for index, column in enumerate(design.columns) if column.role == "keep" and column.used]
     return kept, np.linalg.inv(design.whitening[kept, design.confound_directions :])
@@ -78,20 +74,31 @@ def groups_of(design: Design) -> int:
     return len(label_groups(design, torch.empty(0)).codes)
 
 
+def keep_codes(design: Design) -> list[tuple[Codes, int]]:
+    """Of each keep term what its levels are in standardised columns, `(levels, columns)`, and how many columns it has.
+
+    Empty codes for a numeric column; one that holds only 0 and 1 is known by its variance, p (1 − p).
+    """
+    fitted = design.to_dict()
+    numeric = {codec["name"]: codec for codec in fitted["codecs"] if codec["kind"] == "numeric"}
+    found: list[tuple[Codes, int]] = []
+    for term, data in zip(design.keep, fitted["keep"], strict=True):
+        mean, sd = np.asarray(data["mean"], np.float64), np.asarray(data["sd"], np.float64)
+        plain = data["term"]["kind"] == "linear"
+        levels = len(design.levels.get(str(term), ())) if plain else 0
+        codec = numeric.get(str(term)) if plain else None
+        codes = np.empty((0, len(mean)))
+        if levels:
+            codes = (np.eye(levels)[:, 1:] - mean) / sd
+        elif codec is not None and _is_binary(codec["mean"], codec["sd"]):
+            codes = ((np.array([[0.0], [1.0]]) - codec["mean"]) / codec["sd"] - mean) / sd
+        found.append((codes, len(mean)))
+    return found
+
+
+def _is_binary(mean: float, sd: float) -> bool:
+    return 0 < mean < 1 and abs(sd**2 - mean * (1 - mean)) <= 1e-9
+
+
 def _count(levels: list[list[tuple[float, ...]]]) -> int:
     return int(np.prod([len(each) for each in levels])) if levels else 1
-
-
-def _codes(data: dict[str, Any], levels: int, numeric: dict[str, Any] | None) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """`(levels, columns)`: what each level is in standardised columns; empty for a numeric column of other values."""
-    mean, sd = np.asarray(data["mean"], np.float64), np.asarray(data["sd"], np.float64)
-    if levels:
-        return (np.eye(levels)[:, 1:] - mean) / sd
-    if numeric is None:
-        return np.empty((0, len(mean)))
-    # A column of 0 and 1 alone is known by its variance, p (1 − p).
-    share = numeric["mean"]
-    if not 0 < share < 1 or abs(numeric["sd"] ** 2 - share * (1 - share)) > 1e-9:
-        return np.empty((0, len(mean)))
-    values = (np.array([[0.0], [1.0]]) - numeric["mean"]) / numeric["sd"]
-    return (values - mean) / sd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ class Insertion:
         self.options = options
         self.carrier = carrier
         self.layer: MetadataLayer | None = None
+        self.after: Callable[[Tensor], Tensor] | None = None  # what a model adapted to a new site does to residuals
         self._handle: RemovableHandle | None = None
 
     def build(self) -> MetadataLayer:
@@ -119,4 +121,5 @@ class Insertion:
         if current.metadata is not None and layer.training and not torch.compiler.is_compiling():
             current.may_be_recomputed = current.may_be_recomputed or torch_private.keeps_for_recomputation()
             self.carrier.keep_for_backward(current, x)
+        x = x if self.after is None else self.after(x)
         return x.movedim(0, axis) if axis else x

@@ -17,6 +17,7 @@ from deconfound.layers.alternating import PenaltyLayer
 from deconfound.layers.checkpoint import FORMAT, read_state, warn_of_old_format
 from deconfound.layers.whitened import Metadata, as_tensor, as_weights, refuse_nan
 from deconfound.renamed import RENAMED, no_attribute
+from deconfound.surgery.adapt import Adaptation, adapt
 from deconfound.surgery.carrier import Carrier, Pass
 from deconfound.surgery.insertion import Insertion
 from deconfound.surgery.norms import attach_all, hooks_for, layer_norm_for
@@ -193,6 +194,34 @@ class NormalizedModel(nn.Module):
     def refitted(self, batches: Batches, prior: float | None = None) -> AbstractContextManager[None]:
         """A context in which the layers are refitted as by `refit`, and after which training goes on as before."""
         return refitted(self, batches, prior)
+
+    def adapt(self, batches: Batches, prevalence: tuple[float, float] = (0.05, 0.95)) -> Adaptation:
+        """A copy of this model for the rows of a new site, whose offset is estimated from rows that need no labels.
+
+        Offset and prevalence are not both identifiable. Rows with known labels (controls, say), if there are ten or
+        more, are used alone. Without them the offset is reported for every prevalence of the range, and the copy takes
+        off only what none of them explains. This model is not changed.
+
+        Args:
+            batches: Pairs of inputs and metadata of the new site's rows, as for `refit`, encoded by a design with
+                `unseen="mean"`; labels NaN where they are not known.
+            prevalence: The range of each label's share at the new site.
+
+        Example:
+            >>> import torch, deconfound as dc
+            >>> table = {"site": ["A", "B"] * 20, "dx": [0, 0, 1, 1] * 10}
+            >>> design = dc.Design(confounds=["site"], keep=["dx"], unseen="mean").fit(table)
+            >>> network = torch.nn.Sequential(torch.nn.Identity())
+            >>> model = dc.normalize(network, design, at="0", example=torch.zeros(1, 1))
+            >>> known = torch.tensor(table["dx"])[:, None].float() + torch.randn(40, 1) / 10
+            >>> model.refit([(known, design.encode(table))], prior=0)
+            >>> controls = {"site": ["C"] * 10, "dx": [0] * 10}
+            >>> new = torch.randn(10, 1) / 10 + 3.0
+            >>> found = model.adapt([(new, design.encode(controls))])
+            >>> round(found.offsets["0"].subtracted.item())
+            3
+        """
+        return adapt(self, batches, prevalence)
 
     def remove(self) -> nn.Module:
         """Take the layers out again and return the network, bit for bit as it was plus its own training."""

@@ -33,9 +33,9 @@ def refit(model: NormalizedModel, batches: Batches, prior: float | None) -> None
         prior = ROWS_PER_DIRECTION * model.design.confound_directions
     if prior < 0:
         raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
-    first = list(islice(_read(batches), 2))
+    first = list(islice(batches() if callable(batches) else batches, 2))
     single = len(first) == 1
-    with _eval(model):
+    with eval_mode(model):
         if first and len(model.layers) < len(model.plan.places):
             _forward(model, first[:1])  # builds the layers that wait for their first forward
         with refitting(_layers(model), prior, at_once=single) as reached:
@@ -65,31 +65,28 @@ def refitted(model: NormalizedModel, batches: Batches, prior: float | None) -> I
                 tensor.copy_(value)
 
 
-def _read(batches: Batches) -> Iterable[tuple[Any, ...]]:
-    return batches() if callable(batches) else batches
-
-
-def _forward(model: NormalizedModel, batches: Batches) -> None:
+def read_batches(batches: Batches) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any, Any]]:
+    """Of each batch the positional and keyword arguments of the network, the metadata, and the weights or None."""
     read = False
-    for batch in _read(batches):
+    for batch in batches() if callable(batches) else batches:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             raise OptionError(
                 f"batches must hold pairs of inputs and metadata, or these and weights; got {type(batch).__name__}."
             )
         inputs, metadata, *weight = batch
         read = True
-        checked = as_tensor(metadata, model.design, len(metadata))
-        refuse_nan(checked, model.design, training=True)
-        arguments, keywords = _arguments(inputs)
-        model(*arguments, metadata=checked, weight=weight[0] if weight else None, **keywords)
+        many = isinstance(inputs, tuple | list | dict)
+        arguments = () if isinstance(inputs, dict) else tuple(inputs) if many else (inputs,)
+        yield arguments, inputs if isinstance(inputs, dict) else {}, metadata, weight[0] if weight else None
     if not read:
         raise OptionError("batches must hold at least one; got none.")
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs), {}) if isinstance(inputs, tuple | list) else ((inputs,), {})
+def _forward(model: NormalizedModel, batches: Batches) -> None:
+    for arguments, keywords, metadata, weight in read_batches(batches):
+        checked = as_tensor(metadata, model.design, len(metadata))
+        refuse_nan(checked, model.design, training=True)
+        model(*arguments, metadata=checked, weight=weight, **keywords)
 
 
 def _layers(model: NormalizedModel) -> list[MetadataLayer]:
@@ -97,7 +94,8 @@ def _layers(model: NormalizedModel) -> list[MetadataLayer]:
 
 
 @contextmanager
-def _eval(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """A context in which the model is in eval mode, each module coming back to its own."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

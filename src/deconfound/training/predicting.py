@@ -26,8 +26,8 @@ from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.user_modules import search_modules_in
 from deconfound.training.checks import named_columns
 from deconfound.training.dry_run import blank_setting
-from deconfound.training.fold_data import AT_ONCE
 from deconfound.training.jobs import OnProgress, Progress
+from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, refuse_unadaptable, with_policy
 from deconfound.training.problem import id_column
 from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
 from deconfound.training.scaling import Scaler
@@ -52,7 +52,7 @@ class RunPredictions:
         seen: How many rows carry an id that the run was trained or tested on.
         without_score: How many rows have no finite score, and so no class.
         assumed: One sentence for each value of a confound that folds did not know, and took as the mean of their
-            training rows.
+            training rows, and for each new site that they adapted to.
     """
 
     ids: tuple[str, ...]
@@ -89,6 +89,7 @@ def predict(
     images: str | Path | None = None,
     *,
     fold: int | None = None,
+    unseen: Unseen | None = None,
     trust: bool = False,
     skip_bad: bool = False,
     progress: OnProgress | None = None,
@@ -103,6 +104,9 @@ def predict(
             samples with these columns, as `fit` takes it.
         images: Where the samples are, if not in `table`: features, an array, or a folder of scans.
         fold: Use this fold's model alone; the mean over all folds if None.
+        unseen: What a site (or another level) is that the run has not seen: "error"; "mean", the average of the known
+            ones; "adapt", that and an offset that is estimated from its rows (`NormalizedModel.adapt`), from those with
+            labels where there are ten or more. None is the run's own `design.unseen`.
         trust: Import the network of the run where it is not one of the library's own (`module:callable`).
         skip_bad: Leave out scans that cannot be read or have no row of the table, and warn.
         progress: Called with a `Progress` after each fold.
@@ -128,9 +132,12 @@ def predict(
     task = Task.from_dict(about["task"])
     scores = []
     unknown: dict[Assumed, list[int]] = {}
+    adapted: list[str] = []
     for done, each in enumerate(folds):
-        design = Design.from_dict(_json(each, "design.json"))
-        scores.append(_fold_scores(config, each, design, source, task))
+        design = with_policy(Design.from_dict(_json(each, "design.json")), unseen)
+        score, told = _fold_scores(config, each, design, source, task, unseen == "adapt")
+        scores.append(score)
+        adapted += [f"fold {each.number}, {sentence}" for sentence in told]
         if method_named(config.method.name).reads_confounds or config.training.w_scores:
             for value in design.assumed(source.table):
                 unknown.setdefault(value, []).append(each.number)
@@ -144,7 +151,7 @@ def predict(
     known = set() if key is None else _known_ids(opened, key)  # row numbers are no ids
     seen = sum(name in known for name in ids)
     asked = [each.number for each in folds]
-    assumed = tuple(_assumption(value, numbers, asked) for value, numbers in unknown.items())
+    assumed = (*(_assumption(value, numbers, asked) for value, numbers in unknown.items()), *adapted)
     return RunPredictions(ids, task, mean, spread, key or "id", seen, int((~has_score(mean)).sum()), assumed)
 
 
@@ -212,8 +219,10 @@ def _new_rows(
     return source
 
 
-def _fold_scores(config: Config, fold: FoldFolder, design: Design, source: Source, task: Task) -> Tensor:
-    """The scores of one fold's model."""
+def _fold_scores(
+    config: Config, fold: FoldFolder, design: Design, source: Source, task: Task, adapt: bool
+) -> tuple[Tensor, list[str]]:
+    """The scores of one fold's model, and what it says of new sites."""
     scaling = _json(fold, "scaling.json")
     scaler = Scaler.from_dict(scaling["inputs"])
     method = restored(config, fold, design, tuple(source.shape), task).eval()
@@ -221,21 +230,26 @@ def _fold_scores(config: Config, fold: FoldFolder, design: Design, source: Sourc
     if type(method).reads_confounds:
         with _worded():
             metadata = torch.from_numpy(design.encode(source.table))
-    logits = []
+
+    def x(rows: NDArray[np.intp]) -> Tensor:
+        return torch.from_numpy(scaler(source.read(rows)))
+
+    groups: list[tuple[NDArray[np.intp], Method]] = [(np.arange(len(source)), method)]
+    told: list[str] = []
+    if adapt:
+        refuse_unadaptable(method)
+        assert metadata is not None
+        groups, told = methods_for_rows(method, design, source.table, x, metadata)
     with torch.inference_mode():
-        for start in range(0, len(source), AT_ONCE):
-            rows: NDArray[Any] = np.arange(start, min(start + AT_ONCE, len(source)))
-            x = torch.from_numpy(scaler(source.read(rows)))
-            said = method(x, None if metadata is None else metadata[rows])
-            logits.append(said.reshape(len(rows), -1).double())
-    whole = torch.cat(logits) + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
+        logits = predicted(groups, x, metadata)
+    whole = logits + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
     if task.kind == "regression":
         whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
     if scaling["w_scores"] is not None:
         norm = WScores.from_dict(scaling["w_scores"])
         with _worded():
             whole = standardised(norm, whole, source.table)
-    return scores_of(task, whole)
+    return scores_of(task, whole), told
 
 
 @contextmanager

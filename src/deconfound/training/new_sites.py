@@ -1,0 +1,86 @@
+"""Rows of sites that a run has not seen: by the mean of the known sites, or adapted to each new one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deconfound.design import Design
+from deconfound.errors import OptionError
+from deconfound.methods.base import Method
+from deconfound.methods.layered import LayerMethod
+from deconfound.surgery.adapt import FEWEST
+from deconfound.training.fold_data import AT_ONCE
+
+Unseen = Literal["mean", "adapt", "error"]
+
+
+def with_policy(design: Design, unseen: Unseen | None) -> Design:
+    """The design with another answer to levels that it does not know; None leaves its own."""
+    if unseen not in (None, "mean", "adapt", "error"):
+        raise OptionError(f"unseen must be 'mean', 'adapt' or 'error'; got {unseen!r}.")
+    if unseen is not None:
+        design.unseen = "error" if unseen == "error" else "mean"
+    return design
+
+
+def refuse_unadaptable(method: Method) -> None:
+    """Only layers that read the confounds have an offset for each site."""
+    if not isinstance(method, LayerMethod) or not method.reads_confounds:
+        raise OptionError(
+            f"unseen='adapt' must have a method whose layers read the confounds; got {method.name!r}. Write "
+            "unseen='mean'."
+        )
+
+
+def methods_for_rows(
+    method: Method, design: Design, table: Mapping[str, Any], x: Any, metadata: Tensor
+) -> tuple[list[tuple[NDArray[np.intp], Method]], list[str]]:
+    """Which rows are predicted by which copy of a method, and a sentence for each new site.
+
+    Args:
+        method: Of a fold, in eval mode.
+        design: Of the fold, by which `metadata` was encoded.
+        table: The new rows.
+        x: Reads the scaled samples of some rows.
+        metadata: `(n, p)`; labels NaN where they are not known.
+    """
+    refuse_unadaptable(method)
+    assert isinstance(method, LayerMethod)
+    left = np.ones(len(metadata), dtype=bool)
+    found: list[tuple[NDArray[np.intp], Method]] = []
+    told = []
+    for new in design.assumed(table):
+        rows = np.asarray(new.rows)[left[list(new.rows)]]
+        if new.value is None:
+            continue
+        if len(rows) < FEWEST:
+            told.append(f"{new.column} {new.value!r}: {len(rows)} rows are too few to adapt to, the mean is used")
+            continue
+        parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
+        adaptation = method.model.adapt(lambda parts=parts: ((x(part), metadata[part]) for part in parts))  # type: ignore[misc]
+        twin = copy.copy(method)
+        twin._modules = {**method._modules, "model": adaptation.model}
+        found.append((rows, twin))
+        told.append(f"{new.column} {new.value!r}: {adaptation}")
+        left[rows] = False
+    return [*found, (np.flatnonzero(left), method)], told
+
+
+def predicted(groups: list[tuple[NDArray[np.intp], Method]], x: Any, metadata: Tensor | None) -> Tensor:
+    """Logits of all rows, each by its own copy of the method."""
+    rows = np.concatenate([each for each, _ in groups])
+    logits = []
+    for own, method in groups:
+        for start in range(0, len(own), AT_ONCE):
+            part = own[start : start + AT_ONCE]
+            said = method(x(part), None if metadata is None else metadata[part])
+            logits.append(said.reshape(len(part), -1).double())
+    whole = torch.cat(logits)
+    return whole[torch.from_numpy(np.argsort(rows))]
