@@ -158,8 +158,9 @@ def test_predicted_codes_of_classes_are_classes(levels):
 
 def test_what_was_read_as_what_is_the_first_line_of_the_answer():
     outputs, table = cohort()
+    table["sex"] = np.where(np.arange(240) == 5, "", table["sex"])
     found = audit(outputs["clean"], table, confounds=["sex"], labels=["dx"], **QUICK)
-    assert found.notes[0].kind == "reading"
+    assert [note.kind for note in found.notes] == ["reading", "missing"]
     assert repr(found).splitlines()[1] == "  read as: model: scores above 0 mean dx = patient."
 
 
@@ -220,6 +221,8 @@ def test_every_verdict_has_an_effect_a_corrected_p_value_and_what_could_have_bee
         (0.21, 0.051, 1.0, "none found"),
         (0.21, 0.051, 0.01, "faint"),
         (0.21, 0.051, 0.011, "none found"),
+        (float("nan"), 0.01, 0.01, "no answer"),
+        (0.0, float("nan"), 0.01, "no answer"),
     ],
 )
 def test_the_grade_follows_from_size_and_test(value, p, probe, grade):

@@ -84,6 +84,8 @@ def test_the_page_of_a_comparison_says_how_test_sets_were_made_and_shows_every_m
     assert "design.unseen = mean" in page
     assert "Cost against what is left of site" in page
     assert "Training curves" in page
+    assert '<section id="problems"' in page
+    assert "pmdn, fold 1, seed 0: &lt;script&gt;" in page
     assert NASTY not in page
     assert json.loads(json.dumps(content["audit"], allow_nan=False))
 

@@ -48,6 +48,43 @@ def test_what_holds_no_real_numbers_is_refused_in_our_words(given):
         metrics.u_distance_correlation_sqr(given, X)
 
 
+def test_masked_rows_are_refused_and_other_orders_of_bytes_are_the_same_numbers():
+    masked = np.ma.masked_array(X, X == 3)
+    for refused in (masked, np.full(12, None), [[1.0], [1.0, 2.0]]):
+        with pytest.raises(ShapeError, match="x must"):
+            metrics.pearson(refused, Y)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    for same in (X.astype(">f8"), X[::-1].copy()[::-1], frozen, np.ma.masked_array(X, False), X.tolist()):
+        assert float(metrics.pearson(same, Y)) == float(metrics.pearson(X, Y))
+    with pytest.raises(ShapeError, match="units must hold one value per row; got"):
+        metrics.partial_confounder_test(X, metrics.column("c", Y), [metrics.column("d", CODES)], FEW, np.arange(3))
+
+
+def test_levels_keep_their_names_whatever_gaps_a_column_has():
+    codes = metrics.column("site", [1234567.0, 1234568.0, None, 1234567.0, 7.0], "categorical")
+    assert codes.levels == ("7", "1234567", "1234568")
+    assert metrics.column("site", ["1", 1, 2, "a"]).levels == ("1", "2", "a")
+    assert metrics.column("age", np.ma.masked_array([1.0, 2.0, 4.0], [0, 1, 0])).present.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_tests_have_no_unit(size):
+    rng = np.random.default_rng(0)
+    x, confound, dx = rng.normal(size=(40, 1)), metrics.column("c", rng.normal(size=40)), rng.integers(0, 2, 40)
+    label = metrics.column("dx", dx)
+    for test in (
+        lambda x: metrics.dcor_test(x, confound.encoded, dx, None, FEW),
+        lambda x: metrics.partial_confounder_test(x, confound, [label], FEW),
+        lambda x: metrics.probe(x, confound, resampling=FEW),
+        lambda x: metrics.residual_dcor_test(x, confound.encoded, [metrics.column("n", np.arange(40.0))], None, FEW),
+    ):
+        plain, scaled = test(x), test(size * x)
+        assert (scaled.value, scaled.p) == (pytest.approx(plain.value, abs=1e-9), plain.p)
+    with pytest.raises(ShapeError, match="small enough that their products are numbers"):
+        metrics.distance_covariance_sqr(1e200 * x, 1e200 * x)
+
+
 @pytest.mark.parametrize("columns", [1, 3, 40])
 def test_a_far_row_does_not_drown_the_distances_of_the_others_in_float32(columns):
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Dependence given a numeric label: level and power by simulation over laws that break simpler tests."""
+"""Dependence given a numeric label: what curves take out, and what is left."""
 
 import numpy as np
 import pytest
@@ -6,84 +6,9 @@ import torch
 
 from deconfound import metrics
 from deconfound.metrics.conditional import confound_beyond, outputs_beyond
+from deconfound.metrics.residual_tests import NEIGHBOURS, residuals
 from deconfound.metrics.smoothing import normal_scores, smooth_residuals
-
-FEW = metrics.Resampling(permutations=39, bootstraps=40)
-N = 90
-
-
-def one_hot(codes):
-    return np.eye(3)[codes]
-
-
-def drawn(rng, shares):
-    """One of three sites for each row, by its shares."""
-    shares = shares / shares.sum(1, keepdims=True)
-    return (rng.random(len(shares))[:, None] > shares.cumsum(1)[:, :-1]).sum(1)
-
-
-def log_normal(rng, direct):
-    """A confound with a long tail makes the label; the model knows the label."""
-    age = np.exp(rng.normal(size=N))
-    label = age + rng.normal(size=N)
-    return label + rng.normal(size=N) + direct * age, age, label
-
-
-def log_normal_curved(rng, direct):
-    age = np.exp(1.5 * rng.normal(size=N))
-    label = np.log(age) + rng.normal(size=N)
-    return np.exp(0.5 * label) + 0.3 * rng.standard_t(3, N) + direct * np.log(age), age, label
-
-
-def heavy_noise(rng, direct):
-    age = rng.standard_t(2, N)
-    label = age + rng.standard_t(2, N)
-    return label + rng.standard_t(2, N) + direct * age, age, label
-
-
-def unequal_variances(rng, direct):
-    label = rng.normal(size=N)
-    age = label + np.exp(label / 1.5) * rng.normal(size=N)
-    return label + np.exp(label / 1.5) * rng.normal(size=N) + direct * age, age, label
-
-
-def sine(rng, direct):
-    label = rng.normal(size=N)
-    age = np.sin(2 * label) + 0.5 * rng.normal(size=N)
-    return np.sin(2 * label) + 0.5 * rng.normal(size=N) + direct * age, age, label
-
-
-def sites(rng, direct):
-    label = 60 + 10 * rng.normal(size=N)
-    lean = np.exp((label[:, None] - 60) / 10 * [1.5, 0, -1.5])
-    site = drawn(rng, lean)
-    return label + 5 * rng.normal(size=N) + 12 * direct * (site == 0), one_hot(site), label
-
-
-DESIGNS = [log_normal, log_normal_curved, heavy_noise, unequal_variances, sine, sites]
-
-
-def found_in(outputs, confound, label):
-    y = torch.from_numpy(np.asarray(confound, dtype=float).reshape(N, -1))
-    given = [metrics.column("label", label)]
-    return metrics.residual_dcor_test(torch.from_numpy(outputs)[:, None], y, given, None, FEW)
-
-
-def rate(design, direct, trials, seed=0):
-    rng = np.random.default_rng(seed)
-    return np.mean([found_in(*design(rng, direct)).p <= 0.05 for _ in range(trials)])
-
-
-@pytest.mark.parametrize("design", DESIGNS)
-def test_a_model_that_knows_only_the_label_is_accused_at_the_nominal_rate_and_a_confounded_one_is_found(design):
-    assert rate(design, 0.0, trials=60) <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 60)
-    assert rate(design, 1.0, trials=20) >= 0.7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("design", DESIGNS)
-def test_false_positives_stay_below_seven_and_a_half_per_cent_in_two_thousand_simulations(design):
-    assert rate(design, 0.0, trials=2000, seed=1) <= 0.075
+from tests.metrics.test_levels import FEW, N, found_in, log_normal, sites
 
 
 def test_thirds_of_the_label_would_accuse_a_model_that_knows_only_the_label():
@@ -104,6 +29,16 @@ def test_outputs_that_are_the_label_leave_nothing():
         found = found_in(outputs, confound, label)
         assert (abs(found.value) < 1e-6, found.p) == (True, 1.0)
     assert found_in(label + 6 * confound[:, 0], confound, label).p == 1 / 40
+
+
+def test_remainders_are_exchanged_among_neighbours_in_the_label_alone():
+    rng = np.random.default_rng(0)
+    outputs, age, label = (torch.from_numpy(part)[:, None] for part in log_normal(rng, 0.0))
+    left = residuals(outputs, age, [metrics.column("label", label[:, 0])], None)
+    order = label[left.rows, 0].argsort()
+    assert (left.strata[order].diff() >= 0).all()  # a neighbourhood is a stretch of the label
+    sizes = torch.bincount(left.strata)
+    assert NEIGHBOURS <= int(sizes.min()) <= int(sizes.max()) < 2 * NEIGHBOURS
 
 
 def test_the_number_is_that_of_the_estimator():
