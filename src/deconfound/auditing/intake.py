@@ -19,26 +19,9 @@ from deconfound.metrics.conditional import SMALLEST_GROUP
 
 # Names of the level that a score counts down from, whatever the alphabet says.
 _NEGATIVE = frozenset(
-    [
-        "0",
-        "absent",
-        "cn",
-        "control",
-        "controls",
-        "ctrl",
-        "false",
-        "hc",
-        "healthy",
-        "nc",
-        "neg",
-        "negative",
-        "no",
-        "none",
-        "normal",
-        "td",
-        "unaffected",
-    ]
-)
+    ["0", "absent", "cn", "control", "controls", "ctrl", "false", "hc", "healthy", "nc", "neg", "negative", "no",
+     "none", "normal", "td", "unaffected"]
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

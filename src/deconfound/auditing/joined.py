@@ -23,7 +23,7 @@ from deconfound.auditing.files import (
     read_file,
     stacked,
 )
-from deconfound.auditing.main import Progress, audit
+from deconfound.auditing.main import audit
 from deconfound.auditing.result import Audit
 from deconfound.design.table import absent
 from deconfound.errors import OptionError, TableError
@@ -72,13 +72,9 @@ def audit_files(
     id: str | None = None,
     person: str | None = None,
     fold: str | None = None,
-    types: Mapping[str, str] | None = None,
     positive: Mapping[str, str] | None = None,
     classes: Sequence[str] = (),
-    permutations: int = 499,
-    bootstraps: int = 500,
-    seed: int = 0,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> Audit:
     """Audit predictions that lie in files: CSV, TSV, Parquet, NPY or NPZ.
 
@@ -91,15 +87,11 @@ def audit_files(
         outputs: columns of outputs; by default those called logit…, score…, prob…, prediction….
         models: columns of outputs by model name, for several models in one file.
         id: the column that joins the files; by default a usual name that all have, else the order of the rows.
-        person: see `audit`, like the arguments that follow.
-        fold: test fold of a row.
-        types: of columns.
+        person: column that names the person of a row.
+        fold: column with the test fold of a row.
         positive: level that a high score stands for; by default what `predicted_LABEL` beside a score says.
         classes: class of each output column; by default what the names of the columns say, else the sorted order.
-        permutations: for each p-value.
-        bootstraps: for each interval.
-        seed: of every random draw.
-        progress: called with (what, done, total).
+        options: types, permutations, bootstraps, seed, embedding and progress, as in `audit`.
     """
     files = Files(
         [Path(path) for path in predictions],
@@ -118,13 +110,9 @@ def audit_files(
         person=person,
         features=given.features,
         fold=fold,
-        types=types,
         positive={**given.positive, **(positive or {})},
         classes=classes or given.classes,
-        permutations=permutations,
-        bootstraps=bootstraps,
-        seed=seed,
-        progress=progress,
+        **options,
     )
 
 

@@ -15,7 +15,7 @@ from deconfound.auditing.measures import Left, Measured, left_in, main_statistic
 from deconfound.auditing.notes import diagnose, reasons
 from deconfound.auditing.records import NO_ANSWER, AuditRow, Embedding, Note, Verdict
 from deconfound.auditing.result import Audit
-from deconfound.auditing.scoring import association_rows, audit_row, scored
+from deconfound.auditing.scoring import association_rows, audit_row, difference_row, scored
 from deconfound.auditing.shapes import shapes
 from deconfound.auditing.verdicts import LEVEL, corrected, verdict
 from deconfound.design.table import Table
@@ -139,7 +139,9 @@ def _what_is_left(
         rows += part
         base = first.setdefault((space, confound.name), left)
         if base is not left and len(left.replicates) == len(base.replicates) > 0:
-            rows.append(_difference(part[0], left, base, next(iter(data.spaces[space]))))
+            value = left.estimates[0].value - base.estimates[0].value
+            change = bootstrap_difference(value, left.replicates - base.replicates)
+            rows.append(difference_row(part[0], next(iter(data.spaces[space])), change))
     return corrected(verdicts), rows
 
 
@@ -155,17 +157,6 @@ def _people_note(left: Left, confound: str, notes: list[Note]) -> None:
     else:
         text = f"Permutations can give {main.movable:,} of {main.n:,} rows another {confound}; the others stay."
         notes.append(Note("people", "note", confound, text))
-
-
-def _difference(row: AuditRow, left: Left, base: Left, base_name: str) -> AuditRow:
-    """What a model leaves less what the first model leaves, on the same people."""
-    value = left.estimates[0].value - base.estimates[0].value
-    found = bootstrap_difference(value, left.replicates - base.replicates)
-    nan = float("nan")
-    name = f"{row.statistic}_difference"
-    return AuditRow(
-        row.model, row.space, row.confound, name, base_name, value, found.low, found.high, found.p, nan, nan, row.n
-    )
 
 
 def _many_tests(verdicts: Sequence[Verdict], resampling: Resampling) -> list[Note]:

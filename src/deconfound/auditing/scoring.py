@@ -24,7 +24,7 @@ from deconfound.auditing.records import AuditRow, Note
 from deconfound.auditing.used import FEWEST_EXPLAINED, SHARES, erase
 from deconfound.metrics.columns import Column, tercile_codes
 from deconfound.metrics.correlation import association
-from deconfound.metrics.differences import bootstrap_difference, delong_difference
+from deconfound.metrics.differences import Difference, bootstrap_difference, delong_difference
 from deconfound.metrics.resampling import Estimate, Resampling
 
 ALONE = {"confounds alone": confounds_alone, "missing cells alone": missing_cells_alone}
@@ -84,20 +84,14 @@ def association_rows(data: Intake) -> list[AuditRow]:
 
 def audit_row(model: str, space: str, confound: str, level: str, item: Estimate) -> AuditRow:
     """An estimate as a row of the audit."""
-    return AuditRow(
-        model,
-        space,
-        confound,
-        item.statistic,
-        level,
-        item.value,
-        item.low,
-        item.high,
-        item.p,
-        item.chance,
-        item.independent,
-        item.n,
-    )
+    numbers = (item.value, item.low, item.high, item.p, item.chance, item.independent)
+    return AuditRow(model, space, confound, item.statistic, level, *numbers, item.n)
+
+
+def difference_row(row: AuditRow, base: str, change: Difference) -> AuditRow:
+    """A row less that of the model `base`, on the same people."""
+    numbers = (change.value, change.low, change.high, change.p, NAN, NAN)
+    return AuditRow(row.model, row.space, row.confound, f"{row.statistic}_difference", base, *numbers, row.n)
 
 
 def strata(confound: Column) -> tuple[Tensor, tuple[str, ...]]:
@@ -182,8 +176,7 @@ def _differences(
             change = delong_difference(given.scores[0][1], base_given.scores[0][1], given.scores[0][2], folds)
         else:
             change = bootstrap_difference(value, found.replicates[name] - base_found.replicates[name])
-        numbers = (change.value, change.low, change.high, change.p, NAN, NAN)
-        rows.append(AuditRow(model, "outputs", "", f"{name}_difference", base, *numbers, item.n))
+        rows.append(difference_row(audit_row(model, "outputs", "", "", item), base, change))
     return rows
 
 

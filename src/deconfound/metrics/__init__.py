@@ -2,11 +2,7 @@
 
 from deconfound.metrics.columns import Column, column
 from deconfound.metrics.conditional import partial_distance_correlation, residual_dcor_sqr, within_group_dcor_sqr
-from deconfound.metrics.confounder_tests import (
-    conditional_permutations,
-    full_confounder_test,
-    partial_confounder_test,
-)
+from deconfound.metrics.confounder_tests import conditional_permutations, full_confounder_test, partial_confounder_test
 from deconfound.metrics.correlation import (
     Association,
     association,

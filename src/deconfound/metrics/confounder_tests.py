@@ -20,7 +20,7 @@ from deconfound.metrics.checks import codes_of, matrix
 from deconfound.metrics.columns import Column, cells_of
 from deconfound.metrics.correlation import unit_length
 from deconfound.metrics.permutations import movable, permuted_rows
-from deconfound.metrics.resampling import LEVEL, Estimate, Resampling, p_value
+from deconfound.metrics.resampling import Estimate, Resampling, from_null
 from deconfound.metrics.residual_tests import NEIGHBOURS, residuals
 
 if TYPE_CHECKING:
@@ -118,20 +118,8 @@ def _test(
     if not len(outputs):
         return nothing
     orders = permuted_rows(strata, people, resampling.permutations, resampling.generator(), values)
-    moved = movable(values, orders)
     found = _r_squared(outputs, basis, torch.cat([torch.arange(len(outputs))[None], orders]))
-    value, null = float(found[0]), wider * found[1:]
-    if not moved:
-        return Estimate(statistic, value, len(outputs), movable=0)
-    return Estimate(
-        statistic,
-        value,
-        len(outputs),
-        p=p_value(value, null),
-        chance=float(null.mean()),
-        independent=float(null.quantile(LEVEL)),
-        movable=moved,
-    )
+    return from_null(statistic, float(found[0]), len(outputs), wider * found[1:], movable(values, orders))
 
 
 def _r_squared(outputs: Tensor, basis: Tensor, orders: Tensor) -> Tensor:

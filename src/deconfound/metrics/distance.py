@@ -12,6 +12,7 @@ negative and grows with the dimension of independent data; the bias-corrected fo
 be negative.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,20 +28,17 @@ if TYPE_CHECKING:
 
 # Below this the pairs are summed sooner than they are sorted.
 _SORT_FROM = 2048
+Formula = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def distance_covariance_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
     """Squared distance covariance V² between the rows of `x (n,) or (n, d)` and `y (n,) or (n, q)`."""
-    x, y = samples(x, y, at_least=1)
-    sums = _sums(x, y, block)
-    return _finite(_biased(sums.ab, sums.a_rows, sums.b_rows)).to(x.dtype)
+    return _covariance(*samples(x, y, at_least=1), _biased, block)
 
 
 def u_distance_covariance_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
     """Bias-corrected squared distance covariance Ω; mean zero for independent rows, so at times negative."""
-    x, y = samples(x, y, at_least=4)
-    sums = _sums(x, y, block)
-    return _finite(_bias_corrected(sums.ab, sums.a_rows, sums.b_rows)).to(x.dtype)
+    return _covariance(*samples(x, y, at_least=4), _bias_corrected, block)
 
 
 def distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
@@ -56,12 +54,7 @@ def distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = 
         >>> round(float(distance_correlation_sqr(x, 5 - 2 * x)), 6)
         1.0
     """
-    x, y = samples(x, y, at_least=1)
-    sums = _sums(ordinary(x), ordinary(y), block)
-    covariance = _biased(sums.ab, sums.a_rows, sums.b_rows)
-    x_variance = _biased(sums.aa, sums.a_rows, sums.a_rows)
-    y_variance = _biased(sums.bb, sums.b_rows, sums.b_rows)
-    return _correlation(covariance, x_variance, y_variance, sums).to(x.dtype)
+    return _correlation(*samples(x, y, at_least=1), _biased, block)
 
 
 def u_distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None = None) -> Tensor:
@@ -78,18 +71,26 @@ def u_distance_correlation_sqr(x: "Samples", y: "Samples", *, block: int | None 
         >>> round(float(u_distance_correlation_sqr(x, 3 * x)), 6)
         1.0
     """
-    x, y = samples(x, y, at_least=4)
-    sums = _sums(ordinary(x), ordinary(y), block)
-    covariance = _bias_corrected(sums.ab, sums.a_rows, sums.b_rows)
-    x_variance = _bias_corrected(sums.aa, sums.a_rows, sums.a_rows)
-    y_variance = _bias_corrected(sums.bb, sums.b_rows, sums.b_rows)
-    return _correlation(covariance, x_variance, y_variance, sums).to(x.dtype)
+    return _correlation(*samples(x, y, at_least=4), _bias_corrected, block)
 
 
-def _finite(covariance: Tensor) -> Tensor:
+def _covariance(x: Tensor, y: Tensor, formula: Formula, block: int | None) -> Tensor:
+    sums = _sums(x, y, block)
+    covariance = formula(sums.ab, sums.a_rows, sums.b_rows)
     if not bool(covariance.isfinite()):
         raise ShapeError("x and y must be small enough that their products are numbers; got larger ones. Rescale them.")
-    return covariance
+    return covariance.to(x.dtype)
+
+
+def _correlation(x: Tensor, y: Tensor, formula: Formula, block: int | None) -> Tensor:
+    """`covariance / sqrt(variances)`, and zero with a zero gradient where a side does not vary."""
+    sums = _sums(ordinary(x), ordinary(y), block)
+    covariance = formula(sums.ab, sums.a_rows, sums.b_rows)
+    x_variance, y_variance = formula(sums.aa, sums.a_rows, sums.a_rows), formula(sums.bb, sums.b_rows, sums.b_rows)
+    # Equal or equidistant rows leave a variance that is rounding of the sums.
+    rounding = 1e-13 / sums.a_rows.shape[0] ** 2
+    varies = (x_variance > rounding * sums.aa) & (y_variance > rounding * sums.bb)
+    return torch.where(varies, covariance / torch.where(varies, x_variance * y_variance, 1).sqrt(), 0).to(x.dtype)
 
 
 def _sums(x: Tensor, y: Tensor, block: int | None) -> PairSums:
@@ -110,11 +111,3 @@ def _bias_corrected(products: Tensor, a_rows: Tensor, b_rows: Tensor) -> Tensor:
     n = a_rows.shape[0]
     rows, totals = (a_rows * b_rows).sum(), a_rows.sum() * b_rows.sum()
     return (products - 2 * rows / (n - 2) + totals / ((n - 1) * (n - 2))) / (n * (n - 3))
-
-
-def _correlation(covariance: Tensor, x_variance: Tensor, y_variance: Tensor, sums: PairSums) -> Tensor:
-    """`covariance / sqrt(variances)`, and zero with a zero gradient where a side does not vary."""
-    # Equal or equidistant rows leave a variance that is rounding of the sums.
-    rounding = 1e-13 / sums.a_rows.shape[0] ** 2
-    varies = (x_variance > rounding * sums.aa) & (y_variance > rounding * sums.bb)
-    return torch.where(varies, covariance / torch.where(varies, x_variance * y_variance, 1).sqrt(), 0)

@@ -8,13 +8,12 @@ from deconfound.metrics.correlation import paper_association, unit_length
 from deconfound.metrics.distance_tests import dcor_draws
 from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import (
-    LEVEL,
     Estimate,
     Resampling,
     absolute_interval,
     bootstrap_weights,
     estimate,
-    p_value,
+    from_null,
 )
 
 
@@ -33,17 +32,13 @@ def paper_test(
         )
     generator = resampling.generator()
     orders = permuted_rows(folds, units, resampling.permutations, generator, confound.values)
-    moved = movable(confound.values, orders)
     ones = torch.ones(1, len(outputs), dtype=torch.float64)
     outputs, target = unit_length(outputs), unit_length(confound.values[:, None])[:, 0]
     null = _signed_pearson(outputs, target[orders], ones, folds).abs().mean(1)
     weights = bootstrap_weights(folds, units, resampling.bootstraps, generator).double()
     signed, replicates = (_signed_pearson(outputs, target[None], drawn, folds) for drawn in (ones, weights))
     low, high = absolute_interval(signed[0], replicates)
-    if not moved:
-        return Estimate(statistic, found.value, len(outputs), low, high, movable=0)
-    p, independent = p_value(found.value, null), float(null.quantile(LEVEL))
-    return Estimate(statistic, found.value, len(outputs), low, high, p, float(null.mean()), independent, moved)
+    return from_null(statistic, found.value, len(outputs), null, movable(confound.values, orders), low, high)
 
 
 def _signed_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, folds: Tensor) -> Tensor:

@@ -17,13 +17,7 @@ from deconfound.metrics.columns import Column
 from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.performance import auc, r_squared, weighted_auc
 from deconfound.metrics.permutations import movable, permuted_rows
-from deconfound.metrics.resampling import (
-    Estimate,
-    Resampling,
-    bootstrap_weights,
-    estimate,
-    person_folds,
-)
+from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate, person_folds
 
 if TYPE_CHECKING:
     from deconfound.metrics.checks import Samples

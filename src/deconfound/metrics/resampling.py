@@ -10,6 +10,7 @@ from torch import Tensor
 from deconfound.errors import OptionError
 
 LEVEL = 0.95
+NAN = float("nan")
 # Numbers held at once.
 _HELD = 2**22
 
@@ -26,11 +27,11 @@ class Estimate:
     statistic: str
     value: float
     n: int
-    low: float = float("nan")
-    high: float = float("nan")
-    p: float = float("nan")
-    chance: float = float("nan")
-    independent: float = float("nan")
+    low: float = NAN
+    high: float = NAN
+    p: float = NAN
+    chance: float = NAN
+    independent: float = NAN
     movable: int = -1
 
 
@@ -143,7 +144,13 @@ def estimate(
     movable: int = -1,
 ) -> Estimate:
     """Put a value together with its permuted values and its bootstrap replicates."""
-    low, high = interval(value, replicates, least, most)
+    return from_null(statistic, value, n, null, movable, *interval(value, replicates, least, most))
+
+
+def from_null(
+    statistic: str, value: float, n: int, null: Tensor, movable: int, low: float = NAN, high: float = NAN
+) -> Estimate:
+    """Put a value together with its permuted values and its interval; where no row can move there is no p-value."""
     if movable == 0:
         return Estimate(statistic, value, n, low, high, movable=0)
     null = null.double()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from deconfound.errors import DeconfoundError, OptionError
+from deconfound.errors import OptionError, need
 from deconfound_lab.cohort.anatomy import EXTENT
 from deconfound_lab.cohort.effects import coefficients, load_template
 from deconfound_lab.cohort.people import TABLE_ONE
@@ -34,17 +34,12 @@ def draw_montage(path: str | Path, *, size: int = 64, anatomy: str = "procedural
         anatomy: The base.
         seed: Whose individual variation the people at the sites have.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DeconfoundError(
-            "matplotlib must be installed to draw the montage. Run: pip install 'deconfound[train]'"
-        ) from error
+    drawing = need("matplotlib.figure", "train")
     if Path(path).suffix.lower() != ".png":
         raise OptionError(f"the montage must be written to a .png; got {str(path)!r}.")
     strengths = Strengths()
     renderer = Renderer(load_template(anatomy, size), strengths, size, torch.device("cpu"))
-    figure = Figure(figsize=(11, 12.4), layout="constrained")
+    figure = drawing.Figure(figsize=(11, 12.4), layout="constrained")
     grid = figure.subplots(3 + 1 + len(EFFECTS) // 2, 6)
     average = _average(size)
     start = _brain(renderer, strengths, average, {})
