@@ -12,7 +12,10 @@ from deconfound_lab.harness.page import fill
 if TYPE_CHECKING:
     from deconfound_lab.harness import Experiment
 
-PAGES = Path(__file__).parents[2] / "docs" / "results"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "results"
+# Pages elsewhere that show a table of an experiment.
+ELSEWHERE = {"README.md": "synthetic", "docs/guides/which-method.md": "synthetic"}
 
 
 def experiments() -> dict[str, type[Experiment]]:
@@ -24,11 +27,11 @@ def experiments() -> dict[str, type[Experiment]]:
     return {"synthetic": SyntheticExperiment, "mri": MriExperiment, "oasis": OasisExperiment}
 
 
-def filled_page(name: str) -> str:
-    """The page of an experiment with the tables of its committed results."""
+def filled_page(name: str, page: Path | None = None) -> str:
+    """A page with the tables of an experiment's committed results; the experiment's own, if none is named."""
     folder = PAGES / name
     shown = experiments()[name].page(read_json(folder / RESULTS), folder)
-    return fill((PAGES / f"{name}.md").read_text(encoding="utf-8"), shown, name)
+    return fill((page or PAGES / f"{name}.md").read_text(encoding="utf-8"), shown, name)
 
 
 def main() -> None:
@@ -41,6 +44,8 @@ def main() -> None:
         remake(kind, folder)
         (folder / "report.html").unlink()
         write_text(PAGES / f"{name}.md", filled_page(name))
+    for page, name in ELSEWHERE.items():
+        write_text(ROOT / page, filled_page(name, ROOT / page))
     write_performance(PAGES)
     write_text(PAGES / "paper-claims.md", paper_page(PAGES))
 

@@ -9,12 +9,12 @@ import torch
 from deconfound.training import train_in_memory
 from deconfound_lab.harness import Signals
 from deconfound_lab.mri.experiment import MriExperiment
-from deconfound_lab.mri.plan import ARMS, Plan
+from deconfound_lab.mri.plan import ARMS, Part, Plan
 from deconfound_lab.mri.training import FoldTraining, Volumes, schedule_of, train_arm
 
 PLAN = Plan(
-    size=16, people=120, batch_sizes=(40,), folds=3, run_folds=1, filters=(2, 2, 2, 2), epochs=2, least_steps=1,
-    arms=("pmdn",), patience=1.0,
+    size=16, people=120, parts=(Part(("pmdn",), (40,), 1),), folds=3, filters=(2, 2, 2, 2), epochs=2, least_steps=1,
+    patience=1.0,
 )  # fmt: skip
 ARM = ARMS["pmdn"]
 
@@ -32,9 +32,10 @@ def experiment():
 
 @pytest.fixture(scope="module")
 def trained(experiment):
-    """One training, and its data."""
-    data = experiment.training(0)
+    """One training, refitted in the end as a cell is, and its data."""
+    data = experiment.training(0, ARM)
     made, result = train_arm(PLAN, data, ARM, 40)
+    data.refit(made)
     return data, made, result
 
 
@@ -44,7 +45,9 @@ def retrained(data, changes, plan=PLAN):
     images = changes.pop("images", volumes.images)
     other = replace(volumes, images=images, table={**volumes.table, **changes})
     fresh = FoldTraining(plan.network, other, data.fold, data.seed, plan.gamma)
-    return (fresh, *train_arm(plan, fresh, ARM, 40))
+    made, result = train_arm(plan, fresh, ARM, 40)
+    fresh.refit(made)
+    return fresh, made, result
 
 
 def changed_at(values, rows, new):
@@ -122,11 +125,31 @@ def test_the_best_epoch_is_taken_and_not_the_last(trained):
     assert same(made, short)
 
 
-def test_the_method_is_refitted_on_the_validation_rows_in_the_end(trained):
+def test_a_cell_is_judged_as_trained_and_refitted_on_the_validation_rows(experiment, trained):
     data, made, _ = trained
+    found = experiment.compute(experiment.cells()[0], Signals())
     schedule = schedule_of(PLAN, 40, len(data.fold.train), None)
     by_hand = data.prepare(ARM, PLAN.lr)
     train_in_memory(by_hand, data.train, data.validation, data.criterion, schedule, seed=data.seed, refit=False)
     assert not same(made, by_hand)
+    before = data.predict(by_hand, experiment.volumes[0], data.fold.test).logits.numpy()
+    np.testing.assert_array_equal(before, found["logits as trained"])
     by_hand.refit(lambda: data.validation.batches(128))
     assert same(made, by_hand)
+    assert not np.array_equal(before, found["logits"])
+
+
+def test_balanced_arms_weigh_training_and_validation_rows_alone_and_break_the_tie(experiment):
+    data = experiment.training(0, ARMS["pmdn-balanced"])
+    weight, by_row = data.train.weight.numpy(), data.train.layer_weight.numpy()
+    assert not weight[data.fold.test].any()
+    assert not by_row[data.fold.test].any()
+    table = {name: values[data.fold.train] for name, values in data.volumes.table.items()}
+    for label, own in zip(("hiv", "mci"), weight[data.fold.train].T, strict=True):
+        ages = [np.average(table["age"][table[label] == v], weights=own[table[label] == v]) for v in (0, 1)]
+        plain = [table["age"][table[label] == v].mean() for v in (0, 1)]
+        assert abs(ages[1] - ages[0]) < 0.01
+        assert abs(plain[1] - plain[0]) > 1
+    other = replace(data.volumes, table={**data.volumes.table, **flipped(data, data.fold.test)})
+    again = FoldTraining(PLAN.network, other, data.fold, data.seed, PLAN.gamma, balanced=True)
+    assert torch.equal(again.train.weight, data.train.weight)

@@ -23,8 +23,8 @@ from deconfound_lab.harness.estimates import Value
 from deconfound_lab.harness.experiment import remake
 from deconfound_lab.mri.experiment import MriExperiment
 from deconfound_lab.mri.maps import load_maps, maps_of, write_files
-from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracy, within_groups
-from deconfound_lab.mri.plan import ARMS, FULL, QUICK, Plan
+from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracies, within_groups
+from deconfound_lab.mri.plan import ARMS, CENTRAL, EVERY, FULL, QUICK, Part, Plan
 from deconfound_lab.mri.results import Line, Results, Trial
 from deconfound_lab.mri.tables import arms_table, gaps, not_first, table_three, verdict
 from deconfound_lab.mri.training import FoldTraining, Volumes, build_network, train_arm
@@ -32,13 +32,11 @@ from deconfound_lab.mri.training import FoldTraining, Volumes, build_network, tr
 TINY = Plan(
     size=16,
     people=240,
-    batch_sizes=(40,),
+    parts=(Part(("mdn", "pmdn"), (40,), 2),),
     folds=3,
-    run_folds=2,
     filters=(2, 2, 2, 2),
     epochs=1,
     least_steps=1,
-    arms=("mdn", "pmdn"),
     bootstraps=10,
 )
 
@@ -58,12 +56,14 @@ def tiny(tmp_path_factory):
 
 def test_the_full_plan_is_the_papers():
     assert FULL.batch_sizes == (20, 80, 160, 240)
-    assert (FULL.size, FULL.folds, FULL.run_folds, FULL.people) == (64, 5, 5, None)
+    assert (FULL.size, FULL.folds, FULL.people) == (64, 5, None)
     assert ARMS["mdn"].at == ARMS["rmdn"].at == ARMS["pmdn-paper"].at == ("relu1", "relu2", "fc3")
     assert ARMS["bn"].at == ("relu1", "relu2")
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
-    assert len(FULL.trainings()) == 4 * 5 * len(FULL.arms)
-    assert set(ARMS) - set(FULL.arms) == {"oracle"}
+    everywhere = {(batch, fold, arm) for arm in CENTRAL for batch in FULL.batch_sizes for fold in range(5)}
+    assert set(FULL.trainings()) == everywhere | {(b, f, arm) for arm in EVERY for b in (20, 160) for f in range(3)}
+    assert len(set(FULL.trainings())) == len(FULL.trainings())
+    assert {arm for arm in EVERY if ARMS[arm].balanced} >= {"baseline-balanced", "mdn-balanced", "pmdn-balanced"}
     assert FULL.epochs_for(20, 860) == 30
     assert FULL.epochs_for(240, 860) == 75
 
@@ -100,11 +100,11 @@ def test_results_are_written_with_where_they_come_from_and_the_tables(tiny):
     assert written["plan"]["size"] == 16
     assert [source["data"] for source in written["provenance"]] == [written["data"]]
     assert written["provenance"][0]["commit"]
-    assert [trial["source"] for line in written["lines"] for trial in line["trials"]] == [0] * 4
+    assert [trial["source"] for line in written["lines"] for trial in line["trials"]] == [0] * 8
     assert written["ceiling"] == pytest.approx(bayes_accuracy(), rel=1e-5)
     two = (root / "out" / "tables.md").read_text()
-    assert "| 40 | Age corr ↓ |" in two
-    assert "Accuracy, independent ↑" in two
+    assert "| batch | arm | Age corr ↓ |" in two
+    assert "accuracy, independent ↑, as trained" in two
     assert "80.0%" in two
     assert "not trained" not in two
     assert "| 40 | MDN |" in two
@@ -132,14 +132,13 @@ def test_a_folder_that_is_copied_goes_on_with_a_larger_plan_and_says_what_is_mis
     root, make, _, _ = tiny
     shutil.copytree(root / "out", tmp_path / "out")
     (tmp_path / "out" / "cells" / "mdn-batch-40-fold-1.npz").unlink()
-    larger = make(batch_sizes=(20, 40), run_folds=3)
+    larger = make(parts=(Part(("mdn", "pmdn"), (20, 40), 3),))
     results = Results.from_dict(run_experiment(larger, tmp_path / "out", minutes=0).results)
     assert gaps(results) == [
         "Batch 20 is not trained yet.",
         "Batch 40: folds 1, 2 of MDN are not trained yet.",
         "Batch 40: fold 2 of PMDN (ours) is not trained yet.",
     ]
-    assert "| 40 | folds trained | 1 of 3 | 2 of 3 |" in (tmp_path / "out" / "tables.md").read_text()
     assert results.find(40, "mdn").accuracy.single
 
 
@@ -209,9 +208,9 @@ def test_accuracy_counts_people_with_both_labels_right_in_each_group():
     rows = np.arange(100)
     truth = np.stack([cohort.table["hiv"], cohort.table["mci"]], axis=1)
     logits = np.where(truth == 1, 1.0, -1.0)
-    assert group_accuracy(logits, cohort, rows) == 1.0
+    assert group_accuracies(logits, cohort, rows) == dict.fromkeys(GROUPS, 1.0)
     logits[cohort.table["group"] == "HAND", 0] = -1.0
-    assert group_accuracy(logits, cohort, rows) == 0.75
+    assert group_accuracies(logits, cohort, rows) == {**dict.fromkeys(GROUPS, 1.0), "HAND": 0.0}
 
 
 def test_the_bootstrap_by_counts_is_the_bootstrap_by_rows():
@@ -241,18 +240,19 @@ def made_up(changes):
                 fold,
                 dict.fromkeys(("age", "sex", "site"), 0.2),
                 dict.fromkeys(("age", "sex", "site"), b),
-                0.7,
+                dict.fromkeys(GROUPS, 0.7),
                 a,
                 3,
+                0.1,
                 1.0,
                 0,
             )
             for fold, (a, b) in enumerate(zip(free, left, strict=True))
         )
         level = Value(float(np.mean(left)), 0.0, 0.1)
-        return Line(20, arm, trials, dict.fromkeys(("age", "sex", "site"), level), level, 0.5)
+        return Line(20, arm, "refitted", trials, dict.fromkeys(("age", "sex", "site"), level), level, 0.5)
 
-    plan = {"batch_sizes": [20], "arms": ["mdn", "pmdn"], "run_folds": 3}
+    plan = {"parts": [{"batch_sizes": [20], "arms": ["mdn", "pmdn"], "folds": 3}]}
     lines = tuple(line(arm, *values) for arm, values in changes.items())
     chance = {"age": 0.05, "sex": 0.05, "site": 0.0}
     arms = {name: asdict(ARMS[name]) for name in ("mdn", "pmdn")}
@@ -276,7 +276,7 @@ def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
 
 def test_arms_are_shown_with_their_places():
     results = made_up({"mdn": ([0.5], [0.02]), "pmdn": ([0.6], [0.01])})
-    assert arms_table(results).rows[0] == ["MDN", "`mdn`", "`relu1`, `relu2`, `fc3`", "–", "–"]
+    assert arms_table(results).rows[0] == ["MDN", "`mdn`", "`relu1`, `relu2`, `fc3`", "–", "–", "–"]
     assert table_three(results).rows[0][:4] == ["20", "MDN", "+10.0", "ahead (one fold)"]
 
 
@@ -316,8 +316,8 @@ def test_a_map_holds_the_size_of_the_coefficient_over_channels():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"arms": ("pmnd",)}, r"arms must be among baseline, .*; got 'pmnd'"),
-        ({"run_folds": 9}, "run_folds must lie between 1 and 3; got 9"),
+        ({"parts": (Part(("pmnd",), (40,), 1),)}, r"arms must be among baseline, .*; got 'pmnd'"),
+        ({"parts": (Part(("pmdn",), (40,), 9),)}, "folds of a part must lie between 1 and 3; got 9"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(changes, text):

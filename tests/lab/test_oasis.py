@@ -12,7 +12,7 @@ import torch
 from deconfound.errors import RunError, TableError
 from deconfound_lab.oasis import read_people, write_people
 from deconfound_lab.oasis.augment import Augment
-from deconfound_lab.oasis.measures import Line, measure
+from deconfound_lab.oasis.measures import Line, difference, measure
 from deconfound_lab.oasis.people import on_device
 from deconfound_lab.oasis.plan import FULL
 from deconfound_lab.oasis.scores import PENALTIES, people_of, ridge_scores, score
@@ -161,13 +161,14 @@ def test_scores_are_averaged_over_members_and_scans_and_w_scores_are_free_of_age
     found = score(members, TINY, "pmdn", table, persons)
     controls = persons.table["dementia"] == 0
     age = persons.table["age"][controls]
-    assert len(found.trained) == 300
+    trained, w_score = found.judged["as trained"].mean(0), found.judged["W-score"].mean(0)
+    assert found.judged["refitted"].shape == (2, 300)
     assert found.features.shape == (300, 4)
-    assert np.corrcoef(found.trained[controls], age)[0, 1] > 0.8
-    assert abs(np.corrcoef(found.w_score[controls], age)[0, 1]) < 0.15
-    assert found.w_score[controls].mean() == pytest.approx(0, abs=0.2)
-    assert found.w_score[controls].std() == pytest.approx(1, abs=0.2)
-    assert found.w_score[~controls].mean() == pytest.approx(2, abs=0.5)
+    assert np.corrcoef(trained[controls], age)[0, 1] > 0.8
+    assert abs(np.corrcoef(w_score[controls], age)[0, 1]) < 0.15
+    assert w_score[controls].mean() == pytest.approx(0, abs=0.2)
+    assert w_score[controls].std() == pytest.approx(1, abs=0.2)
+    assert w_score[~controls].mean() == pytest.approx(2, abs=0.5)
 
 
 def test_w_scores_are_fitted_to_held_out_controls_alone():
@@ -185,14 +186,14 @@ def test_w_scores_are_fitted_to_held_out_controls_alone():
                 # Exchanged among themselves, so that the scale of the member stays.
                 made["held_out"][rows] = np.sort(made["held_out"][rows])
                 members[member, "pmdn", fold] = made
-        return score(members, TINY, "pmdn", table, persons).w_score
+        return score(members, TINY, "pmdn", table, persons).judged["W-score"]
 
     plain = scored(2)
     np.testing.assert_allclose(scored(1), plain, atol=1e-9)
     assert np.abs(scored(0) - plain).max() > 0.01
 
 
-def test_as_trained_is_after_the_refit_and_the_w_score_before_it():
+def test_refitted_is_after_the_refit_and_the_others_before_it():
     table = made_up(60).table
     plain, shifted = (
         {(m, "pmdn", f): member_of(divide(TINY, table, f, m), table, shift) for m in range(2) for f in range(2)}
@@ -200,8 +201,9 @@ def test_as_trained_is_after_the_refit_and_the_w_score_before_it():
     )
     persons = people_of(table, np.zeros(len(table["age"]), dtype=int))
     before, after = (score(members, TINY, "pmdn", table, persons) for members in (plain, shifted))
-    assert (after.trained - before.trained > 0.5).all()
-    np.testing.assert_array_equal(after.w_score, before.w_score)
+    assert (after.judged["refitted"] - before.judged["refitted"] > 0.5).all()
+    for kind in ("as trained", "W-score"):
+        np.testing.assert_array_equal(after.judged[kind], before.judged[kind])
 
 
 def test_measures_are_those_of_sklearn_and_numpy_and_lie_in_their_intervals():
@@ -210,7 +212,7 @@ def test_measures_are_those_of_sklearn_and_numpy_and_lie_in_their_intervals():
     table = made_up(200).table
     random = np.random.default_rng(1)
     scores = random.normal(size=len(table["age"])) + table["dementia"] + 0.02 * table["age"]
-    line = measure("baseline", scores, table, 200)
+    line = measure("baseline", "as trained", scores[None], table, 200)
     old, control = table["age"] >= 60, table["dementia"] == 0
     assert line.auc.mean == pytest.approx(roc_auc_score(table["dementia"], scores))
     assert line.auc_old.mean == pytest.approx(roc_auc_score(table["dementia"][old], scores[old]))
@@ -219,7 +221,27 @@ def test_measures_are_those_of_sklearn_and_numpy_and_lie_in_their_intervals():
         assert value.low < value.mean < value.high
     assert line.curve[0]["mean"] < line.curve[-1]["mean"]
     assert Line.from_dict(json.loads(json.dumps(line.to_dict()))) == line
-    assert measure("baseline", np.zeros(len(scores)), table, 5).r_age.mean == 0
+    assert measure("baseline", "as trained", np.zeros((1, len(scores))), table, 5).r_age.mean == 0
+
+
+def test_intervals_hold_the_trainings_and_differences_are_paired():
+    """Members that disagree widen an interval; a score against itself differs by nothing at all."""
+    table = made_up(200).table
+    random = np.random.default_rng(1)
+    common = random.normal(size=len(table["age"])) + table["dementia"]
+    noise = random.normal(size=(4, len(common)))
+    agreeing, apart = common + 0 * noise, common + 2 * (noise - noise.mean(0))
+    widths = [(v := measure("pmdn", "refitted", each, table, 300).auc).high - v.low for each in (agreeing, apart)]
+    assert measure("pmdn", "refitted", apart, table, 5).auc.mean == pytest.approx(
+        measure("pmdn", "refitted", agreeing, table, 5).auc.mean
+    )
+    assert widths[1] > 1.3 * widths[0]
+    none = difference(apart, apart, table, 50)["auc"]
+    assert (none.mean, none.low, none.high) == (0, 0, 0)
+    better = difference(agreeing + table["dementia"], agreeing, table, 300)
+    assert better["auc"].low > 0
+    older = difference(agreeing + 0.1 * table["age"], agreeing, table, 300)["r_age"]
+    assert older.low > 0
 
 
 def test_a_training_is_the_same_each_time_and_refits_only_where_the_method_does():

@@ -64,7 +64,7 @@ def test_results_hold_numbers_about_groups_and_none_about_a_person(tiny):
         return max(map(longest, value), default=0) if isinstance(value, list) else 0
 
     assert longest(written) < 10
-    linear = next(line for line in lines_of(results, False) if line.arm == "linear")
+    linear = next(line for line in lines_of(results, "as trained") if line.arm == "linear")
     assert linear.auc.mean > 0.8
 
 
@@ -88,11 +88,12 @@ def test_the_sentence_says_what_was_reached_and_what_was_not(tiny):
     results = json.loads(json.dumps(tiny[2]))
     for line in results["lines"]:
         line["auc_old"]["mean"], line["r_age"]["mean"] = 0.6, 0.4
-    assert "No score beats AUC 0.66 among people of 60 and older with |r| below 0.1." in sentence(results)
-    chosen = next(line for line in results["lines"] if line["arm"] == "pmdn" and line["w_score"])
+    bar = "ridge regression on voxels (AUC 0.60) among people of 60 and older with |r| below 0.1"
+    assert f"No score beats {bar}." in sentence(results)
+    chosen = next(line for line in results["lines"] if line["arm"] == "pmdn" and line["judged"] == "W-score")
     chosen["auc_old"]["mean"], chosen["r_age"]["mean"] = 0.75, -0.02
-    assert "1 of 6 scores beat AUC 0.66" in sentence(results)
-    assert " as a W-score: AUC 0.75, r = -0.02" in sentence(results)
+    assert f"1 of 5 scores beat {bar}" in sentence(results)
+    assert ", W-score: AUC 0.75, r = -0.02" in sentence(results)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +109,10 @@ def test_plans_that_cannot_be_are_refused(changes, text):
 
 
 def test_the_plans_have_five_folds_and_the_arms_of_the_mri_experiment():
-    from deconfound_lab.mri.plan import ARMS as MRI_ARMS
+    from deconfound_lab.mri.plan import PAPER
 
     assert FULL.folds == QUICK.folds == 5
-    assert {name for name, arm in MRI_ARMS.items() if not arm.oracle} <= set(ARMS)
+    assert {*PAPER, "baseline-balanced", "pmdn-balanced"} <= set(ARMS)
 
 
 @pytest.mark.slow

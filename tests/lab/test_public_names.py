@@ -59,7 +59,7 @@ def test_experiments_and_benchmarks_run_without_pydantic_nibabel_and_lightning(t
         from deconfound_lab.benchmarks.experiment import run
         from deconfound_lab.harness import run_experiment
         from deconfound_lab.mri.experiment import MriExperiment
-        from deconfound_lab.mri.plan import Plan
+        from deconfound_lab.mri.plan import Part, Plan
         from deconfound_lab.synthetic import plan, training
         from deconfound_lab.synthetic.experiment import SyntheticExperiment
         from deconfound_lab.synthetic.plan import Setup
@@ -69,8 +69,8 @@ def test_experiments_and_benchmarks_run_without_pydantic_nibabel_and_lightning(t
         out = Path({str(tmp_path)!r})
         synthetic = run_experiment(SyntheticExperiment(setups=setups, test_per_group=20), out / "synthetic")
         mri = Plan(
-            size=16, people=120, batch_sizes=(40,), folds=3, run_folds=1, filters=(2, 2, 2, 2), epochs=1, least_steps=1,
-            arms=("pmdn",), bootstraps=5,
+            size=16, people=120, parts=(Part(("pmdn",), (40,), 1),), folds=3, filters=(2, 2, 2, 2), epochs=1,
+            least_steps=1, bootstraps=5,
         )
         mri = run_experiment(MriExperiment(plan=mri, cache=out / "cache"), out / "mri")
         bench = run("cpu", ["growth"], quick=True, folder=out / "bench")

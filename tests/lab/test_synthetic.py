@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import deconfound as dc
 from deconfound.cli import app
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound_lab.__main__ import filled_page
+from deconfound_lab.__main__ import ELSEWHERE, filled_page
 from deconfound_lab.harness import run_experiment
 from deconfound_lab.harness.page import write_page
 from deconfound_lab.synthetic import measures, plan, training
@@ -22,7 +22,7 @@ from deconfound_lab.synthetic.images import CEILING, SITE_SHARES, SITES, ceiling
 from deconfound_lab.synthetic.measures import measure
 from deconfound_lab.synthetic.page import sentence
 from deconfound_lab.synthetic.plan import METHODS, Setup, full_grid, quick_grid, steps_for
-from deconfound_lab.synthetic.tables import Results, closer, main_table, of
+from deconfound_lab.synthetic.tables import Results, closer, footing_table, main_table, of, short_table
 from deconfound_lab.synthetic.training import make_problem, make_trainer, run_setup, transfer
 from tests.lab.docs import without_marks
 
@@ -108,11 +108,11 @@ def test_what_the_generator_does_not_know_is_refused(name, value):
 def test_the_grid_holds_every_method_at_every_batch_size_and_no_cell_twice():
     cells = full_grid()
     assert len({cell.key for cell in cells}) == len(cells)
-    paper = {(c.method, c.batch) for c in cells if c.problem == "one" and c.lr == 1e-4 and not c.options}
-    assert {(m, b) for m in METHODS for b in (1, 2, 20, 200, 1000, 2000)} - paper == {("batchnorm", 1)}
-    refitting = {(c.method, c.batch): c.options["refit"] for c in cells if "refit" in c.options}
-    others = {"pmdn": False, "mdn": True, "rmdn": True}
-    assert refitting == {(m, b): refit for m, refit in others.items() for b in (1, 2, 20, 200, 2000)}
+    usual = [c for c in cells if c.problem == "one" and c.lr == 1e-4 and not c.options and not c.stages]
+    for balanced, batches in ((False, (2, 20, 200, 1000, 2000)), (True, (2, 20, 200))):
+        found = {(c.method, c.batch) for c in usual if c.balanced is balanced}
+        assert found >= {(m, b) for m in METHODS for b in batches}
+    assert {c.method for c in usual if c.batch == 1} == {"none", "mdn", "rmdn", "pmdn"}
     assert [steps_for(b) for b in (1, 2, 20, 200)] == [20_000, 10_000, 1500, 1500]
 
 
@@ -214,12 +214,20 @@ def test_the_best_state_is_measured_as_such_and_the_last_as_the_last(small, monk
     assert short["last"] == short["best"] == found["best"]
 
 
-def test_a_network_is_refitted_before_it_is_measured_where_its_method_does_that(small):
-    setup = Setup("pmdn", 40, lr=1e-3, steps=5, seeds=(0,))
-    refitted, raw = (
-        run_setup(replace(setup, options={"refit": refit}), CPU, silent, 50)[0]["last"] for refit in (True, False)
-    )
-    assert refitted["dcor2_logit"] != raw["dcor2_logit"]
+@pytest.mark.parametrize("method", ["none", "mdn", "rmdn", "pmdn-alternating", "pmdn"])
+def test_the_best_network_is_judged_as_trained_and_refitted_where_its_method_keeps_coefficients(small, method):
+    (found,) = run_setup(Setup(method, 40, lr=1e-3, steps=5, seeds=(0,)), CPU, silent, 50)
+    assert (found["best"] != found["as_trained"]) == (method != "none")
+
+
+def test_weights_make_group_and_confound_independent():
+    plain, balanced = (make_problem("one", 0, CPU, test_per_group=10, balanced=each) for each in (False, True))
+    assert plain.train.weight is None
+    for part in (balanced.train, balanced.validation):
+        weight, group, confound = part.weight.numpy(), part.target.numpy(), part.metadata[:, 0].numpy()
+        means = [np.average(confound[group == g], weights=weight[group == g]) for g in (0, 1)]
+        assert means[1] - means[0] == pytest.approx(0, abs=0.01)
+        assert confound[group == 1].mean() - confound[group == 0].mean() > 1
 
 
 def test_what_is_left_of_the_confound_is_the_mean_of_both_groups(monkeypatch):
@@ -258,20 +266,22 @@ def test_transfer_is_the_mean_distance_from_the_ceilings_before_on_and_after_the
 def test_data_that_drift_are_measured_on_every_stage_after_each(small):
     cell = next(cell for cell in full_grid() if cell.stages)
     seed = run_setup(replace(cell, steps=1, seeds=(0,), batch=20), CPU, silent, 20)[0]
-    assert np.shape(seed["accuracy"]) == (5, 5)
+    assert np.shape(seed["as trained"]["accuracy"]) == (5, 5)
     assert seed["ceilings"] == [0.75, 0.6875, 0.625, 0.5625, 0.5]
 
 
 def made_up(accuracies):
     def cell(method, values):
         seeds = [
-            {"seed": k, "gap": 0.1, "best": {"accuracy": v, "accuracy_independent": v, "dcor2": 0.01}}
-            for k, v in enumerate(values)
+            {"seed": k, "gap": 0.1, "best": measured, "as_trained": measured}
+            for k, measured in enumerate({"accuracy": v, "accuracy_independent": v, "dcor2": 0.01} for v in values)
         ]
         return {"cell": Setup(method, 20).to_dict(), "seeds": seeds, "provenance": 0}
 
     return json.loads(
-        json.dumps({"cells": [cell(m, v) for m, v in accuracies.items()], "provenance": [], "failures": {}})
+        json.dumps(
+            {"cells": [cell(m, v) for m, v in accuracies.items()], "provenance": [], "failures": {}, "missing": []}
+        )
     )
 
 
@@ -303,57 +313,38 @@ def test_figure_and_tables_in_the_docs_are_those_of_the_committed_results(tmp_pa
     )
 
 
-def test_every_cell_of_the_grid_is_committed_once_and_says_where_it_comes_from():
+def test_committed_cells_are_cells_of_the_grid_and_what_is_missing_is_named():
     content = json.loads((ROOT / "docs" / "results" / "synthetic" / "results.json").read_text())
-    grid = [json.loads(json.dumps(cell.to_dict())) for cell in full_grid()]
+    grid = {cell.key: json.loads(json.dumps(cell.to_dict())) for cell in full_grid()}
     cells = [each["cell"] for each in content["cells"]]
-    assert len(cells) == len(grid)
-    assert all(cells.count(cell) == 1 for cell in grid)
+    found = [Setup.from_dict(cell).key for cell in cells]
+    assert dict(zip(found, cells, strict=True)) == {key: grid[key] for key in found}
+    assert len(set(found)) == len(found)
+    assert set(content["missing"]) == set(grid) - set(found)
     assert {each["provenance"] for each in content["cells"]} == set(range(len(content["provenance"])))
     assert not content["failures"]
 
 
-NAMES = {
-    "none": "plain CNN", "batchnorm": "BatchNorm", "adversarial": "adversarial, default weight", "mdn": "MDN",
-    "rmdn": "R-MDN", "pmdn-alternating": "PMDN as published", "pmdn": "PMDN in one pass",
-}  # fmt: skip
+@pytest.mark.parametrize(("page", "name"), ELSEWHERE.items())
+def test_tables_of_other_pages_are_those_of_the_committed_results(page, name):
+    assert (ROOT / page).read_text() == filled_page(name, ROOT / page)
 
 
-def committed():
-    return Results(json.loads((ROOT / "docs" / "results" / "synthetic" / "results.json").read_text()))
-
-
-def test_the_table_in_the_readme_has_every_layer_with_and_without_refit():
-    """One footing: whatever is the method's default, the committed cells of the other are found by their option."""
-    results, page = committed(), (ROOT / "README.md").read_text()
-    for method, name in NAMES.items():
-        layered = method in ("mdn", "rmdn", "pmdn")
-        for refit in (False, True) if layered else (None,):
-            default = refit is None or refit == (method == "pmdn")
-            cells = [
-                results.find(method, batch=batch, options={} if default else {"refit": refit})
-                for batch in (2, 20, 200, 2000)
-            ]
-            said = []
-            for cell in cells:
-                accuracy = of(cell, "accuracy")
-                half = 100 * (accuracy.high - accuracy.mean)
-                said.append(
-                    f"{100 * accuracy.mean:.1f} ± {half:.1f} / {100 * of(cell, 'accuracy_independent').mean:.1f}"
-                )
-            row = [name + (", refitted" if refit else ""), *said]
-            assert f"| {' | '.join(row)} |" in page
-
-
-def test_the_table_of_which_method_is_that_of_the_committed_results():
-    results, page = committed(), (ROOT / "docs" / "guides" / "which-method.md").read_text()
-    for method in NAMES:
-        cells = [results.find(method, batch=batch) for batch in (2, 20, 200, 2000)]
-        said = [
-            f"{100 * of(cell, 'accuracy').mean:.1f} / {100 * of(cell, 'accuracy_independent').mean:.1f}"
-            for cell in cells
-        ]
-        assert f"| {' | '.join([f'`{method}`', *said])} |" in page
+def test_the_short_table_tells_as_trained_refitted_and_weighted_apart():
+    content = made_up({"none": [0.94, 0.95], "pmdn": [0.83, 0.84]})
+    weighted = json.loads(json.dumps(content["cells"][1]))
+    weighted["cell"]["balanced"] = True
+    for seed in content["cells"][1]["seeds"]:
+        seed["as_trained"] = {**seed["best"], "accuracy": 0.9}
+    content["cells"].append(weighted)
+    table = short_table(Results(content))
+    assert table.head[1:] == ["batch 20, as trained", "batch 20, refitted", "batch 20, with weights"]
+    assert table.rows[0][1:] == ["94.5 ± 6.4 / 94.5", "–", "–"]
+    assert table.rows[1][1:] == ["90.0 / 83.5", "83.5 ± 6.4 / 83.5", "83.5 ± 6.4 / 83.5"]
+    assert [row[:3] for row in footing_table(Results(content)).rows] == [
+        ["plain CNN", "–", "–"], ["PMDN, one pass", "–", "as trained"], ["PMDN, one pass", "–", "refitted"],
+        ["PMDN, one pass", "overlap", "–"],
+    ]  # fmt: skip
 
 
 def test_the_quick_grid_is_small_and_its_tables_are_at_its_own_learning_rate():
@@ -382,3 +373,36 @@ def test_what_the_figure_needs_is_asked_for_before_anything_is_trained(experimen
     assert "matplotlib must be installed" in str(asked.exception)
     assert "deconfound[train]" in str(asked.exception)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_authors_formulation_is_theirs_recomputed_by_hand(small):
+    """Raw metadata, no intercept; the pass for β takes the label's part out too and feeds the rest on."""
+    problem = make_problem("one", 0, CPU, test_per_group=10)
+    trainer = make_trainer(Setup("pmdn-authors", 20, lr=1e-5, seeds=(0,)), 0, problem, 5)
+    made, batch = trainer.method, problem.train.batch(torch.arange(20))
+    torch.manual_seed(0)
+    for beta in made.betas:
+        beta.data.normal_(0, 0.01)
+    raw = made._raw(batch.metadata)
+    shown = synthetic_images(100, 0).table
+    np.testing.assert_allclose(raw[:, 0], np.asarray(shown["confound"])[:20], rtol=1e-5)
+    assert set(raw[:, 1].tolist()) <= {0.0, 1.0}
+
+    def by_hand(columns, penalise):
+        network, rest, penalties = made.network, batch.x, []
+        for name, norm, beta in zip(("conv1", "conv2", "fc1"), made.norms, made.betas, strict=True):
+            features = norm(getattr(network, name)(rest.flatten(1) if name == "fc1" else rest))
+            rest = features - torch.tensordot(raw[:, :columns], beta[:columns], 1)
+            penalties.append(rest.square().flatten(1).sum(1).mean())
+            rest = torch.relu(rest)
+        return sum(penalties) if penalise else network.fc2(rest)[:, 0]
+
+    torch.testing.assert_close(made(batch.x, batch.metadata), by_hand(1, penalise=False))
+    expected = torch.autograd.grad(by_hand(2, penalise=True), list(made.betas))
+    steps = []
+    made._optimizer.step = lambda: steps.append([beta.grad.clone() for beta in made.betas])
+    made.before_step(batch)
+    for gradient, other in zip(steps[0], expected, strict=True):
+        torch.testing.assert_close(gradient, other)
+    assert {id(p) for p in made.network_parameters()}.isdisjoint({id(beta) for beta in made.betas})
+    assert run_setup(Setup("pmdn-authors", 20, lr=1e-5, steps=3, seeds=(0,)), CPU, silent, 50)[0]["best"]

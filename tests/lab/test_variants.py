@@ -13,11 +13,11 @@ from deconfound_lab.cohort.effects import coefficients
 from deconfound_lab.cohort.strengths import UNSEEN_SITE, VARIANTS, Strengths
 from deconfound_lab.harness import Signals
 from deconfound_lab.mri.experiment import MriExperiment
-from deconfound_lab.mri.plan import ARMS, FULL, Plan
+from deconfound_lab.mri.plan import ARMS, Part, Plan
 
 TINY = Plan(
-    size=16, people=120, batch_sizes=(40,), folds=3, run_folds=1, filters=(2, 2, 2, 2), epochs=1, least_steps=1,
-    arms=("baseline", "oracle"),
+    size=16, people=120, parts=(Part(("baseline", "oracle"), (40,), 1),), folds=3, filters=(2, 2, 2, 2), epochs=1,
+    least_steps=1,
 )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def experiment(tmp_path_factory):
 
 
 def test_the_oracle_learns_from_as_many_other_people_in_whom_labels_are_independent(experiment):
-    plain, oracle = (experiment.training(0, each) for each in (False, True))
+    plain, oracle = (experiment.training(0, ARMS[each]) for each in ("baseline", "oracle"))
     assert len(oracle.train) == len(plain.train)
     assert len(oracle.validation) == len(plain.validation)
     assert not set(oracle.fold.train) & set(oracle.fold.validation)
@@ -109,7 +109,6 @@ def test_the_oracle_learns_from_as_many_other_people_in_whom_labels_are_independ
     assert abs(np.corrcoef(table["hiv"], table["age"])[0, 1]) < 1e-12
     tested = experiment.volumes[1].images
     assert not any(torch.equal(image, other) for image in oracle.volumes.images[:3] for other in tested)
-    assert "oracle" not in FULL.arms
     assert ARMS["oracle"].method == "none"
 
 

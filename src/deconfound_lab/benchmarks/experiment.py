@@ -23,7 +23,7 @@ from deconfound_lab.benchmarks import host_time, layers, others, precompile, ste
 from deconfound_lab.benchmarks.jobs import Job
 from deconfound_lab.benchmarks.tables import headline
 from deconfound_lab.benchmarks.timing import Clock, keep_freed_memory
-from deconfound_lab.harness import Cell, Experiment, Finished, Page, Progress, Signals, Store
+from deconfound_lab.harness import Cell, Cells, Finished, Progress, Signals, Store
 from deconfound_lab.harness.experiment import run_cells
 from deconfound_lab.harness.provenance import code_digest
 
@@ -58,7 +58,7 @@ def plan(
     return sorted(jobs, key=lambda job: job.late)
 
 
-class Bench(Experiment):
+class Bench(Cells):
     """The jobs of one device.
 
     Args:
@@ -103,18 +103,13 @@ class Bench(Experiment):
                 torch.cuda.empty_cache()
         return {**result, "seconds": time.monotonic() - began}
 
-    def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> Result:
+    def summarise(self, finished: Mapping[str, Finished]) -> Result:
         """The content of `<device>.json`."""
         jobs = {key: {**stored.result, "whole": stored.whole} for key, stored in finished.items()}
         left_out = [key for key in self.jobs if not jobs.get(key, {}).get("whole")]
         return {
             "device": self.device, "quick": self.quick, "origin": self.origin, "jobs": jobs, "left_out": left_out,
         }  # fmt: skip
-
-    @classmethod
-    def page(cls, results: Mapping[str, Any], folder: Path) -> Page:
-        """Benchmarks of several devices share one page, made by `deconfound_lab.benchmarks.page`."""
-        raise NotImplementedError
 
 
 def run(
@@ -167,7 +162,7 @@ def run(
     try:
         run_cells(bench, store, end=end, progress=progress)
     finally:
-        result = bench.summarise(store.everything(), {})
+        result = bench.summarise(store.everything())
         write_json(folder / f"{device}.json", result)
     failures = store.failures(bench.cells())
     if failures:

@@ -60,7 +60,13 @@ def mri(
     jobs: Jobs = 1,
     report_only: ReportOnly = False,
     variant: Variant = None,
-    arms: Annotated[str | None, typer.Option(help="Which arms, with commas between; `oracle` is one more.")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="Which arms, with commas between, such as `oracle,baseline,pmdn-balanced`.")
+    ] = None,
+    search: Annotated[
+        bool,
+        typer.Option("--search", help="Try three candidates of each method on a cohort of another seed, one fold."),
+    ] = False,
     maps: Annotated[
         bool,
         typer.Option("--maps", help="Only train a PMDN with a layer in the first block, and map its coefficients."),
@@ -74,12 +80,13 @@ def mri(
     """
     from deconfound_lab.mri.experiment import MriExperiment
     from deconfound_lab.mri.maps import FILE, write_files
-    from deconfound_lab.mri.plan import FULL, QUICK
+    from deconfound_lab.mri.plan import FULL, QUICK, SEARCH
 
     console, place = Console(), chosen_device(device)
-    plan = replace(QUICK if quick else FULL, variant=variant)
+    plan = replace(SEARCH if search else QUICK if quick else FULL, variant=variant)
     if arms is not None:
-        plan = replace(plan, arms=tuple(name.strip() for name in arms.split(",")))
+        chosen = tuple(name.strip() for name in arms.split(","))
+        plan = replace(plan, parts=tuple(replace(part, arms=chosen) for part in plan.parts))
     if maps:
         with progress_on(console, "simulating the cohort") as progress:
             MriExperiment(device=place, plan=plan, show=True).make_maps(out, progress)

@@ -60,8 +60,8 @@ class Signals:
             raise OutOfTime
 
 
-class Experiment(ABC):
-    """What the harness must know of an experiment. Its objects travel to other processes, so data are loaded late.
+class Cells(ABC):
+    """What is computed piece by piece. Its objects travel to other processes, so data are loaded late.
 
     Attributes:
         modules: Parts of the lab that its results depend on, beside the library; see `code_digest`.
@@ -86,6 +86,15 @@ class Experiment(ABC):
     def compute(self, cell: Cell, signals: Signals) -> Mapping[str, Any]:
         """The result of a cell: plain values and arrays by name."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is loaded on demand: another process loads it by itself."""
+        kind = type(self)
+        return {k: v for k, v in self.__dict__.items() if not isinstance(getattr(kind, k, None), cached_property)}
+
+
+class Experiment(Cells):
+    """Cells that end in `results.json` and a page."""
+
     @abstractmethod
     def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> dict[str, Any] | None:
         """The content of `results.json` from the cells that are finished; None where they are too few."""
@@ -95,13 +104,8 @@ class Experiment(ABC):
     def page(cls, results: Mapping[str, Any], folder: Path) -> Page:
         """What the results show; `folder` holds them and whatever stands beside them."""
 
-    def afterwards(self, folder: Path, progress: Progress | None) -> None:  # noqa: B027
+    def afterwards(self, folder: Path, progress: Progress | None) -> None:
         """What is made once when all cells are finished and there is time left; nothing, for most."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is loaded on demand: another process loads it by itself."""
-        kind = type(self)
-        return {k: v for k, v in self.__dict__.items() if not isinstance(getattr(kind, k, None), cached_property)}
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,7 @@ def run_experiment(
     return Run(results, len(finished), len(cells))
 
 
-def run_cells(
-    experiment: Experiment, store: Store, *, end: float | None = None, progress: Progress | None = None
-) -> None:
+def run_cells(experiment: Cells, store: Store, *, end: float | None = None, progress: Progress | None = None) -> None:
     """Compute cells one after the other, those that no other process is at, until `end` on the monotonic clock."""
     cells = experiment.cells()
     done = set(store.read(cells))
@@ -201,7 +203,7 @@ def _report(progress: Progress | None, done: int, total: int, what: str, *steps:
 
 
 def _compute(
-    experiment: Experiment, store: Store, cell: Cell, source: dict[str, Any], end: float | None, report: Progress
+    experiment: Cells, store: Store, cell: Cell, source: dict[str, Any], end: float | None, report: Progress
 ) -> None:
     began = time.monotonic()
 
@@ -218,7 +220,7 @@ def _compute(
         keep(result, whole=True)
 
 
-def _side_by_side(experiment: Experiment, folder: Path, end: float | None, jobs: int) -> None:
+def _side_by_side(experiment: Cells, folder: Path, end: float | None, jobs: int) -> None:
     """Several processes, each at cells that no other is at; one small network leaves most of a GPU idle."""
     seconds = None if end is None else end - time.monotonic()
     context = multiprocessing.get_context("spawn")
@@ -235,7 +237,7 @@ def _side_by_side(experiment: Experiment, folder: Path, end: float | None, jobs:
         )
 
 
-def _work(experiment: Experiment, folder: Path, seconds: float | None) -> None:
+def _work(experiment: Cells, folder: Path, seconds: float | None) -> None:
     torch.set_num_threads(1)
     store = Store(folder, experiment.definition)
     run_cells(experiment, store, end=None if seconds is None else time.monotonic() + seconds)

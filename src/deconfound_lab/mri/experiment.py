@@ -14,17 +14,18 @@ import torch
 from deconfound.training import Fold, kfold, stratum_codes
 from deconfound_lab.cohort.cohort import Cohort, simulate_cohort
 from deconfound_lab.cohort.strengths import variant_of
+from deconfound_lab.footing import refits
 from deconfound_lab.harness import Cell, Experiment, Finished, Page, Progress, Signals
 from deconfound_lab.mri.maps import FILE as MAPS
 from deconfound_lab.mri.maps import save_maps, train_maps, write_files
 from deconfound_lab.mri.page import make_page
-from deconfound_lab.mri.plan import ARMS, FULL, QUICK, Plan
+from deconfound_lab.mri.plan import ARMS, FULL, QUICK, Arm, Plan
 from deconfound_lab.mri.results import OURS, Results
 from deconfound_lab.mri.summary import SHOWN_BATCH, summarise
 from deconfound_lab.mri.training import FoldTraining, Volumes, load, train_arm
 
 # Which trainings there are changes nothing in any of them, so a plan may grow in the same folder.
-_WHICH = ("batch_sizes", "run_folds", "arms", "bootstraps")
+_WHICH = ("parts", "bootstraps")
 
 
 class MriExperiment(Experiment):
@@ -38,7 +39,7 @@ class MriExperiment(Experiment):
         show: Whether a bar is shown while volumes are simulated.
     """
 
-    modules: ClassVar[tuple[str, ...]] = ("cohort", "mri/plan", "mri/training", "mri/measures", "mri/maps")
+    modules: ClassVar[tuple[str, ...]] = ("cohort", "footing", "mri/plan", "mri/training", "mri/measures", "mri/maps")
 
     def __init__(
         self,
@@ -110,36 +111,44 @@ class MriExperiment(Experiment):
         ]
 
     def compute(self, cell: Cell, signals: Signals) -> dict[str, Any]:
-        """Train an arm, and predict the test fold and the independent people with it."""
+        """Train an arm, and predict the test fold and the independent people with it, refitted and as trained."""
         arm, batch, fold = ARMS[cell.definition["name"]], cell.definition["batch"], cell.definition["fold"]
         cohort, independent = self.volumes
-        data = self.training(fold, arm.oracle)
+        data = self.training(fold, arm)
         made, result = train_arm(self.plan, data, arm, batch)
-        test = self.folds[fold].test
+        test, everyone = self.folds[fold].test, np.arange(len(independent))
+        before = {}
+        if refits(arm.method):
+            before = {
+                "logits as trained": data.predict(made, cohort, test).logits.numpy(),
+                "independent as trained": data.predict(made, independent, everyone).logits.numpy(),
+            }
+            data.refit(made)
         tested = data.predict(made, cohort, test)
-        free = data.predict(made, independent, np.arange(len(independent)))
         assert tested.features is not None
         return {
+            **before,
             "rows": test,
             "logits": tested.logits.numpy(),
             "features": tested.features.numpy(),
-            "independent": free.logits.numpy(),
+            "independent": data.predict(made, independent, everyone).logits.numpy(),
             "history": [
                 {"epoch": e.number, "train_loss": e.training, "val_loss": e.validation} for e in result.history
             ],
             "best": result.best,
+            "validation": data.judge(made),
             "seconds": result.seconds,
         }
 
-    def training(self, fold: int, oracle: bool = False) -> FoldTraining:
+    def training(self, fold: int, arm: Arm) -> FoldTraining:
         """The data of a fold; for the oracle as many other people, of whom none is tested."""
         seed, volumes, rows = 1000 * self.plan.seed + fold, self.volumes[0], self.folds[fold]
-        if oracle:
+        if arm.oracle:
             volumes = self.oracle
             order = np.random.default_rng(seed).permutation(len(volumes))
             train, validation = np.split(order, [len(rows.train)])
             rows = Fold("oracle", train, validation[: len(rows.validation)], np.empty(0, dtype=np.intp))
-        return FoldTraining(self.plan.network, volumes, rows, seed, self.plan.gamma)
+        return FoldTraining(self.plan.network, volumes, rows, seed, self.plan.gamma, balanced=arm.balanced)
 
     def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> dict[str, Any] | None:
         """Measure every arm at every batch size, as far as they are trained."""
@@ -161,7 +170,7 @@ class MriExperiment(Experiment):
         batch = SHOWN_BATCH if SHOWN_BATCH in self.plan.batch_sizes else self.plan.batch_sizes[0]
         # Where the confounds are is learned well before the labels are.
         third = replace(self.plan, epochs=-(-self.plan.epochs // 3), least_steps=self.plan.least_steps // 3)
-        save_maps(train_maps(third, self.training(0), batch, self.data, self.modules), folder)
+        save_maps(train_maps(third, self.training(0, ARMS[OURS]), batch, self.data, self.modules), folder)
         write_files(folder)
         if progress is not None:
             progress("maps of the coefficients", 1, 1)

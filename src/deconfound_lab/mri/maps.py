@@ -64,6 +64,7 @@ def train_maps(plan: Plan, data: FoldTraining, batch: int, fingerprint: str, mod
     """
     arm = replace(ARMS[OURS], at=(PLACE, *ARMS[OURS].at))
     made, result = train_arm(plan, data, arm, batch)
+    data.refit(made)
     about = {
         "plan": plan.to_dict(),
         "arm": asdict(arm),

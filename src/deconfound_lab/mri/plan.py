@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from deconfound.errors import OptionError
@@ -11,6 +11,8 @@ from deconfound.networks import Halving
 
 PAPER_PLACES = ("relu1", "relu2", "fc3")
 """After each fully connected layer's ReLU, and after the last layer."""
+
+BLOCKS = tuple(f"blocks.{number}" for number in range(4))
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Arm:
         at: Where it acts in the 3D ResNet.
         options: Of the method.
         layer_norm: Modules after which a LayerNorm stands, before the method's layer.
+        balanced: Whether people are weighted so that each label is independent of the confounds (overlap weights).
         oracle: Whether it is trained on people in whom the labels are independent of the confounds: as many, for as
             many steps. What it reaches on the independent people is what a method can hope for.
     """
@@ -32,22 +35,79 @@ class Arm:
     at: tuple[str, ...] = PAPER_PLACES
     options: dict[str, Any] = field(default_factory=dict)
     layer_norm: tuple[str, ...] = ()
+    balanced: bool = False
     oracle: bool = False
 
 
-ARMS = {
+_AFTER, _BEFORE = PAPER_PLACES, ("fc1", "fc2", "fc3")
+_BN = Arm("BN", "batchnorm", at=_AFTER[:2])
+# Without a warm-up the heads win before the network has learned anything.
+_ADVERSARIAL = Arm("Adversarial", "adversarial", at=("blocks",), options={"weight": 0.05, "warmup": 100})
+_PUBLISHED = Arm("PMDN (paper)", "pmdn-alternating", options={"layer_norm": False}, layer_norm=_AFTER[:2])
+_MDN, _RMDN, _OURS = Arm("MDN", "mdn"), Arm("R-MDN", "rmdn"), Arm("PMDN (ours)", "pmdn", at=_BEFORE)
+SEARCHED: dict[str, dict[str, Arm]] = {
+    "bn": {"after ReLU": _BN, "before ReLU": replace(_BN, at=_BEFORE[:2]), "blocks": replace(_BN, at=("blocks",))},
+    "adversarial": {
+        f"weight {w:g}": replace(_ADVERSARIAL, options={"weight": w, "warmup": 100}) for w in (0.05, 0.2, 1)
+    },
+    "mdn": {
+        "after ReLU": _MDN,
+        "before ReLU": replace(_MDN, at=_BEFORE),
+        "blocks too": replace(_MDN, at=(*BLOCKS, *_BEFORE)),
+    },
+    "rmdn": {
+        "after ReLU": _RMDN,
+        "before ReLU": replace(_RMDN, at=_BEFORE),
+        "before ReLU, forgetting 0.99": replace(_RMDN, at=_BEFORE, options={"forgetting": 0.99}),
+    },
+    "pmdn-paper": {
+        "after ReLU": _PUBLISHED,
+        "after ReLU, beta_lr 0.045": replace(_PUBLISHED, options={"layer_norm": False, "beta_lr": 0.045}),
+        "before ReLU": replace(_PUBLISHED, at=_BEFORE, layer_norm=_BEFORE[:2]),
+    },
+    "pmdn": {
+        "before ReLU": _OURS,
+        "after ReLU": replace(_OURS, at=_AFTER),
+        "blocks too": replace(_OURS, at=(*BLOCKS, *_BEFORE)),
+    },
+    "dependence": {
+        f"weight {weight:g}": Arm("Dependence", "dependence", at=("fc1", "fc2"), options={"weight": weight})
+        for weight in (0.3, 1, 3)
+    },
+    "erase": {
+        "before ReLU": Arm("Erase", "erase", at=_BEFORE),
+        "after ReLU": Arm("Erase", "erase", at=_AFTER),
+        "the ResNet's output": Arm("Erase", "erase", at=("blocks",)),
+    },
+}
+"""Three candidates of each method, the same budget for all; places are tried, since a rival may be better elsewhere."""
+
+CHOSEN = {name: next(iter(tried)) for name, tried in SEARCHED.items()}
+"""Of each method the least validation loss under balance, on a cohort of another seed: docs/results/mri/search.json."""
+
+_ARMS = {
     "baseline": Arm("Baseline", "none"),
-    "bn": Arm("BN", "batchnorm", at=("relu1", "relu2")),
-    # At weight 1, or from the first step on, the heads win before the network learns: see docs/results/mri-setup.md.
-    "adversarial": Arm("Adversarial", "adversarial", at=("blocks",), options={"weight": 0.05, "warmup": 100}),
-    "mdn": Arm("MDN", "mdn"),
-    "rmdn": Arm("R-MDN", "rmdn"),
-    "pmdn-paper": Arm("PMDN (paper)", "pmdn-alternating", options={"layer_norm": False}, layer_norm=("relu1", "relu2")),
+    **{name: SEARCHED[name][candidate] for name, candidate in CHOSEN.items()},
     # After a ReLU a silent unit is −Cβ: the confounds themselves. Before it there is nothing to give them away.
-    "pmdn": Arm("PMDN (ours)", "pmdn", at=("fc1", "fc2", "fc3")),
-    "pmdn-after": Arm("PMDN (ours, after ReLU)", "pmdn"),
+    **{
+        f"pmdn-{place}": replace(SEARCHED["pmdn"][candidate], title=f"PMDN (ours, {candidate})")
+        for place, candidate in (("before", "before ReLU"), ("after", "after ReLU"), ("blocks", "blocks too"))
+        if candidate != CHOSEN["pmdn"]
+    },
+}
+ARMS = {
+    **_ARMS,
+    **{f"{name}-balanced": replace(arm, title=f"{arm.title}, balanced", balanced=True) for name, arm in _ARMS.items()},
+    **{f"{name}: {candidate}": arm for name, tried in SEARCHED.items() for candidate, arm in tried.items()},
     "oracle": Arm("Oracle", "none", oracle=True),
 }
+"""All there are, each also with weights; `oracle` is what a method can hope for."""
+
+PAPER = tuple(_ARMS)
+_WEIGHTED = tuple(f"{name}-balanced" for name in ("baseline", "adversarial", "mdn", "rmdn", "pmdn", "erase"))
+EVERY = ("oracle", *PAPER, *_WEIGHTED)
+CENTRAL = ("baseline", "pmdn-paper", "pmdn", "pmdn-balanced")
+"""The arms that are trained at every batch size and in every fold: plain, published, ours."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +126,29 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some arms at some batch sizes in the first so many folds.
+
+    Attributes:
+        arms: Names of `ARMS`.
+        batch_sizes: One part of Table 2 each.
+        folds: How many of the plan's folds are trained and tested on.
+    """
+
+    arms: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+    folds: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """How much is trained, and on what.
 
     Attributes:
         size: Edge of the volumes.
         people: Of the cohort; None for Table 1's 1,262.
-        batch_sizes: One part of Table 2 each.
+        parts: What is trained, in this order.
         folds: Into how many the cohort is divided.
-        run_folds: How many of them are trained and tested on.
-        arms: Names of `ARMS`.
         filters: Channels of the network's blocks.
         halving: How a block halves the image; see `ResNet3D`.
         epochs: The most epochs, unless these are fewer than `least_steps` steps.
@@ -92,10 +165,8 @@ class Plan:
 
     size: int = 64
     people: int | None = None
-    batch_sizes: tuple[int, ...] = (20, 80, 160, 240)
+    parts: tuple[Part, ...] = (Part(EVERY, (20, 160), 3), Part(CENTRAL, (20, 80, 160, 240), 5))
     folds: int = 5
-    run_folds: int = 5
-    arms: tuple[str, ...] = tuple(name for name, arm in ARMS.items() if not arm.oracle)
     filters: tuple[int, ...] = (16, 32, 64, 32)
     halving: Halving = "stride"
     epochs: int = 30
@@ -110,11 +181,22 @@ class Plan:
     variant: str | None = None
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.arms if name not in ARMS]
+        unknown = [name for part in self.parts for name in part.arms if name not in ARMS]
         if unknown:
             raise OptionError(f"arms must be among {', '.join(ARMS)}; got {unknown[0]!r}.")
-        if not 1 <= self.run_folds <= self.folds:
-            raise OptionError(f"run_folds must lie between 1 and {self.folds}; got {self.run_folds}.")
+        for part in self.parts:
+            if not 1 <= part.folds <= self.folds:
+                raise OptionError(f"folds of a part must lie between 1 and {self.folds}; got {part.folds}.")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of all arms, in the order of `ARMS`."""
+        return tuple(name for name in ARMS if any(name in part.arms for part in self.parts))
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """All batch sizes, the smallest first."""
+        return tuple(sorted({batch for part in self.parts for batch in part.batch_sizes}))
 
     @property
     def network(self) -> Network:
@@ -122,9 +204,15 @@ class Plan:
         return Network(self.size, self.filters, self.halving)
 
     def trainings(self) -> list[tuple[int, int, str]]:
-        """Every training: batch size, fold and arm; the first fold of all comes first, so that parts compare."""
-        folds = range(self.run_folds)
-        return [(batch, fold, arm) for fold in folds for batch in self.batch_sizes for arm in self.arms]
+        """Every training: batch size, fold and arm; in a part fold by fold, so that arms compare."""
+        found = [
+            (batch, fold, arm)
+            for part in self.parts
+            for fold in range(part.folds)
+            for batch in part.batch_sizes
+            for arm in part.arms
+        ]
+        return list(dict.fromkeys(found))
 
     def epochs_for(self, batch_size: int, rows: int) -> int:
         """How many epochs a training on so many rows may have."""
@@ -137,4 +225,6 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(size=32, batch_sizes=(20,), run_folds=1, filters=(4, 8, 16, 8), epochs=10, patience=1.0, lr=1e-3)
+SEARCH = Plan(seed=7, parts=(Part(tuple(f"{name}: {what}" for name in SEARCHED for what in SEARCHED[name]), (20,), 1),))
+"""Every candidate on a cohort of another seed; the least validation loss under balance is taken, see docs/mri.md."""
+QUICK = Plan(size=32, parts=(Part(PAPER, (20,), 1),), filters=(4, 8, 16, 8), epochs=10, patience=1.0, lr=1e-3)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deconfound.errors import RunError
+from deconfound_lab.footing import Judged
 from deconfound_lab.harness.estimates import Value, over_folds, rounded
 
 OURS = "pmdn"
@@ -23,9 +24,10 @@ class Trial:
         fold: Whose test people.
         marginal: The paper's three correlations, by confound.
         within: The same within diagnostic groups.
-        accuracy: The mean of the four groups' accuracies.
-        independent: The same on the people in whom labels are independent of the confounds.
+        groups: The accuracy in each diagnostic group.
+        independent: The mean of the four groups' accuracies among people whose labels are independent of the confounds.
         best: The epoch that is tested.
+        validation: Validation loss under weights that make labels and confounds independent.
         seconds: Of training.
         source: Which entry of the provenance it comes from.
     """
@@ -33,11 +35,17 @@ class Trial:
     fold: int
     marginal: Mapping[str, float]
     within: Mapping[str, float]
-    accuracy: float
+    groups: Mapping[str, float]
     independent: float
     best: int
+    validation: float
     seconds: float
     source: int
+
+    @property
+    def accuracy(self) -> float:
+        """The mean of the four groups' accuracies."""
+        return float(np.mean(list(self.groups.values())))
 
     @property
     def within_mean(self) -> float:
@@ -52,6 +60,7 @@ class Line:
     Attributes:
         batch: The batch size.
         arm: Its name in the plan.
+        judged: Refitted, or as trained; methods without coefficients are there once, as trained.
         trials: One for each fold that is trained.
         within: The three correlations within groups over all folds' test people, with bootstrap intervals.
         within_mean: The mean of the three: the smaller, the less of the confounds is left.
@@ -60,6 +69,7 @@ class Line:
 
     batch: int
     arm: str
+    judged: Judged
     trials: tuple[Trial, ...]
     within: Mapping[str, Value]
     within_mean: Value
@@ -79,6 +89,16 @@ class Line:
         """The paper's correlation with a confound: within folds, then averaged."""
         found = self._over_folds(lambda trial: trial.marginal[name])
         return found if name == "site" else replace(found, low=max(found.low, 0.0))  # dcor² may be negative, |r| not
+
+    def group(self, name: str) -> Value:
+        """The accuracy on the test folds in a diagnostic group."""
+        return over_folds({t.fold: t.groups[name] for t in self.trials if name in t.groups}, self.share)
+
+    def beyond_half(self, plain: Line, oracle: Line) -> Value | None:
+        """By how much accuracy on independent people passes the middle of plain network and oracle, over folds."""
+        own, low, high = ({trial.fold: trial.independent for trial in line.trials} for line in (self, plain, oracle))
+        both = sorted(own.keys() & low.keys() & high.keys())
+        return over_folds({f: own[f] - (low[f] + high[f]) / 2 for f in both}, self.share) if both else None
 
     def minus(self, other: Line, measure: Callable[[Trial], float]) -> Value | None:
         """By how much a measure of this line is larger than the other's, paired over the folds of both."""
@@ -148,7 +168,7 @@ class Results:
     @property
     def batches(self) -> list[int]:
         """Batch sizes of which something is trained."""
-        return list(dict.fromkeys(line.batch for line in self.lines))
+        return sorted({line.batch for line in self.lines})
 
     @property
     def present(self) -> list[str]:
@@ -160,9 +180,10 @@ class Results:
         """The mean of the three correlations within groups of random scores."""
         return sum(self.chance.values()) / len(self.chance)
 
-    def find(self, batch: int, arm: str) -> Line | None:
-        """The line of a batch size and an arm, if something of it is trained."""
-        return next((line for line in self.lines if (line.batch, line.arm) == (batch, arm)), None)
+    def find(self, batch: int, arm: str, judged: Judged | None = None) -> Line | None:
+        """The line of a batch size and an arm, refitted where it can be, if something of it is trained."""
+        found = {line.judged: line for line in self.lines if (line.batch, line.arm) == (batch, arm)}
+        return found.get(judged) if judged else found.get("refitted", found.get("as trained"))
 
     def title(self, arm: str) -> str:
         """As in the tables."""
@@ -170,14 +191,22 @@ class Results:
 
     def missing(self) -> dict[tuple[int, str], list[int]]:
         """The folds that are not trained, by batch size and arm."""
-        found = {}
-        for batch in self.plan["batch_sizes"]:
-            for arm in self.plan["arms"]:
-                line = self.find(batch, arm)
-                done = {trial.fold for trial in line.trials} if line else set()
-                if left := [fold for fold in range(self.plan["run_folds"]) if fold not in done]:
-                    found[batch, arm] = left
+        found: dict[tuple[int, str], list[int]] = {}
+        for batch, arm, folds in self.planned():
+            line = self.find(batch, arm)
+            done = {trial.fold for trial in line.trials} if line else set()
+            if left := [fold for fold in range(folds) if fold not in done]:
+                found[batch, arm] = left
         return found
+
+    def planned(self) -> list[tuple[int, str, int]]:
+        """Batch size, arm and number of folds of all that is to be trained; the smallest batch first."""
+        most: dict[tuple[int, str], int] = {}
+        for part in self.plan["parts"]:
+            for batch in part["batch_sizes"]:
+                for arm in part["arms"]:
+                    most[batch, arm] = max(part["folds"], most.get((batch, arm), 0))
+        return sorted(((*key, folds) for key, folds in most.items()), key=lambda each: each[0])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values with six significant digits, as in `results.json`."""
@@ -203,6 +232,7 @@ def _read_line(content: Mapping[str, Any]) -> Line:
     return Line(
         content["batch"],
         content["arm"],
+        content["judged"],
         tuple(Trial(**trial) for trial in content["trials"]),
         {name: Value(**value) for name, value in content["within"].items()},
         Value(**content["within_mean"]),

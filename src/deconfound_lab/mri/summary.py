@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,16 @@ from deconfound.auditing import embed
 from deconfound_lab.cohort.cohort import Cohort
 from deconfound_lab.cohort.counting import paper_table_one, table_one
 from deconfound_lab.cohort.truth import bayes_accuracy
+from deconfound_lab.footing import Judged
 from deconfound_lab.harness import Finished
 from deconfound_lab.harness.estimates import of_draws
 from deconfound_lab.harness.provenance import distinct
-from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracy, standardised, within_groups
+from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracies, standardised, within_groups
 from deconfound_lab.mri.plan import ARMS, Plan
 from deconfound_lab.mri.results import OURS, Cloud, Line, Results, Trial
 from deconfound_lab.mri.training import CONFOUNDS, LABELS
 
-SHOWN = ("baseline", "mdn", OURS)
+SHOWN = ("baseline", "mdn", "pmdn-paper", OURS)
 """Arms of the t-SNE figure."""
 
 SHOWN_BATCH = 80
@@ -45,10 +46,11 @@ def summarise(
     lines = []
     for batch in plan.batch_sizes:
         for arm in plan.arms:
-            found = {f: trained[batch, f, arm] for f in range(plan.run_folds) if (batch, f, arm) in trained}
-            if found:
-                trials = tuple(_trial(f, each, cohort, independent, sources) for f, each in found.items())
-                lines.append(_line(plan, batch, arm, cohort, trials, [each.result for each in found.values()]))
+            found = {f: trained[batch, f, arm] for f in range(plan.folds) if (batch, f, arm) in trained}
+            for judged, judgements in _judgements(found).items():
+                trials = tuple(_trial(*each, cohort, independent, sources) for each in judgements.items())
+                results = [each.result for each in judgements.values()]
+                lines.append(_line(plan, batch, arm, judged, cohort, trials, results))
     labels = np.stack([cohort.table[name] for name in LABELS], axis=1).astype(np.float64)
     tables = {"simulated": table_one(cohort.table), "paper": paper_table_one()}
     return Results(
@@ -67,6 +69,20 @@ def summarise(
     )
 
 
+def _judgements(found: Mapping[int, Finished]) -> dict[Judged, dict[int, Finished]]:
+    """The folds' trainings as they are refitted and as they were trained; once where there is nothing to refit."""
+    both = {fold: each for fold, each in found.items() if "logits as trained" in each.result}
+    if not both:
+        return {"as trained": dict(found)} if found else {}
+
+    def before(each: Finished) -> Finished:
+        own = each.result
+        as_trained = {"logits": own["logits as trained"], "independent": own["independent as trained"]}
+        return replace(each, result={**own, **as_trained})
+
+    return {"as trained": {fold: before(each) for fold, each in both.items()}, "refitted": both}
+
+
 def _trial(
     fold: int, training: Finished, cohort: Cohort, independent: Cohort, sources: Sequence[Mapping[str, Any]]
 ) -> Trial:
@@ -75,16 +91,23 @@ def _trial(
         fold,
         correlations(result["logits"], cohort, result["rows"]),
         within_groups(result["logits"], cohort, result["rows"]),
-        group_accuracy(result["logits"], cohort, result["rows"]),
-        group_accuracy(result["independent"], independent, np.arange(len(independent))),
+        group_accuracies(result["logits"], cohort, result["rows"]),
+        float(np.mean([*group_accuracies(result["independent"], independent, np.arange(len(independent))).values()])),
         result["best"],
+        result["validation"],
         result["seconds"],
         sources.index(training.provenance),
     )
 
 
 def _line(
-    plan: Plan, batch: int, arm: str, cohort: Cohort, trials: tuple[Trial, ...], results: Sequence[Mapping[str, Any]]
+    plan: Plan,
+    batch: int,
+    arm: str,
+    judged: Judged,
+    cohort: Cohort,
+    trials: tuple[Trial, ...],
+    results: Sequence[Mapping[str, Any]],
 ) -> Line:
     rows = np.concatenate([each["rows"] for each in results])
     # Folds are trained apart: their scores are brought to one scale before people of all folds are looked at together.
@@ -92,7 +115,7 @@ def _line(
     within, draws = within_groups(scores, cohort, rows), bootstrap(scores, cohort, rows, plan.bootstraps)
     each = {name: of_draws(within[name], draws[name], centred=True) for name in CONFOUNDS}
     mean = of_draws(float(np.mean(list(within.values()))), np.mean(list(draws.values()), axis=0), centred=True)
-    return Line(batch, arm, trials, each, mean, 1 / (plan.folds - 1))
+    return Line(batch, arm, judged, trials, each, mean, 1 / (plan.folds - 1))
 
 
 def _chance(cohort: Cohort, trained: Mapping[Training, Finished]) -> dict[str, float]:

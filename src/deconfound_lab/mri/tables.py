@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from deconfound_lab.cohort.people import GROUPS
 from deconfound_lab.harness import Table
 from deconfound_lab.harness.estimates import Value
-from deconfound_lab.mri.results import OURS, Line, Results
+from deconfound_lab.mri.plan import SEARCH, SEARCHED
+from deconfound_lab.mri.results import OURS, Results
 
 CONFOUND_TITLES = {"age": "Age corr", "sex": "Sex corr", "site": "Site corr"}
-Measure = Callable[[Line], Value]
+PLAIN, ORACLE = "baseline", "oracle"
 
 
 def table_one(results: Results) -> Table:
@@ -32,63 +33,96 @@ def arms_table(results: Results) -> Table:
         options = ", ".join(f"{name} {value}" for name, value in made["options"].items())
         places, norms = (", ".join(f"`{name}`" for name in made[key]) or "–" for key in ("at", "layer_norm"))
         where = "–" if made["method"] == "none" else places
-        rows.append([results.title(arm), f"`{made['method']}`", where, norms, options or "–"])
-    return Table(["arm", "method", "places", "LayerNorm after", "options"], rows)
+        weights = "overlap" if made["balanced"] else "–"
+        rows.append([results.title(arm), f"`{made['method']}`", where, norms, weights, options or "–"])
+    return Table(["arm", "method", "places", "LayerNorm after", "weights", "options"], rows)
+
+
+def search_table(results: Results) -> Table:
+    """Every candidate with its validation loss under balance; the least of each method is taken."""
+    rows = []
+    for name, tried in SEARCHED.items():
+        losses = {}
+        for candidate in tried:
+            if (line := results.find(SEARCH.batch_sizes[0], f"{name}: {candidate}")) is not None:
+                losses[candidate] = line.trials[0].validation
+        for candidate, loss in losses.items():
+            rows.append([name, candidate, f"{loss:.4f}", "taken" if loss == min(losses.values()) else ""])
+    return Table(["arm", "candidate", "validation loss under balance", ""], rows)
 
 
 def table_two(results: Results) -> Table:
-    """Table 2 in the paper's layout, with the correlations within groups and the accuracy on independent people.
-
-    The best arm of each row is bold; intervals of 95 % stand in brackets; a dash stands where nothing is trained.
-    """
-    arms = results.present
-    rows: list[list[str]] = []
+    """The paper's Table 2: correlations with the confounds and accuracy, every arm refitted where it can be."""
+    rows = []
     for batch in results.batches:
-        lines = [results.find(batch, arm) for arm in arms]
-        if any(key[0] == batch for key in results.missing()):
-            folds = [f"{len(line.trials)} of {results.plan['run_folds']}" if line else "–" for line in lines]
-            rows.append([str(batch), "folds trained", *folds, "", ""])
-        for title, measure, truth, limit, percent in _measures(results):
-            values = [measure(line) if line else None for line in lines]
-            rows.append([str(batch), title, *_cells(values, percent), truth, limit])
-    return Table(["batch", "measure", *map(results.title, arms), "true labels", "best or chance"], rows)
+        for arm in results.present:
+            if (line := results.find(batch, arm)) is not None:
+                left = [line.marginal(name).shown(".3f") for name in CONFOUND_TITLES]
+                rows.append([str(batch), results.title(arm), *left, line.accuracy.shown(".1%"), str(len(line.trials))])
+    truth = [f"{results.truth[name]:.3f}" for name in CONFOUND_TITLES]
+    rows.append(["", "true labels; best possible", *truth, f"{results.ceiling_with_confounds:.1%}", ""])
+    return Table(["batch", "arm", *(f"{title} ↓" for title in CONFOUND_TITLES.values()), "accuracy ↑", "folds"], rows)
 
 
-def _measures(results: Results) -> list[tuple[str, Measure, str, str, bool]]:
-    """Title, measure, value of the true labels, best or chance value, and whether it is an accuracy."""
-    marginal = [
-        (f"{title} ↓", lambda line, name=name: line.marginal(name), f"{results.truth[name]:.3f}", "", False)
-        for name, title in CONFOUND_TITLES.items()
-    ]
-    within = [
-        (
-            f"{title} within groups ↓",
-            lambda line, name=name: line.within[name],
-            "0",
-            f"{results.chance[name]:.3f}",
-            False,
-        )
-        for name, title in CONFOUND_TITLES.items()
-    ]
-    chance = f"{results.mean_chance:.3f}"
-    return [
-        *marginal,
-        ("Accuracy ↑", lambda line: line.accuracy, "", f"{results.ceiling_with_confounds:.1%}", True),
-        *within,
-        ("mean of the three within groups ↓", lambda line: line.within_mean, "0", chance, False),
-        ("Accuracy, independent ↑", lambda line: line.independent, "", f"{results.ceiling:.1%}", True),
-    ]
+def footing_table(results: Results) -> Table:
+    """What is left within groups and accuracy on independent people, each arm as trained and refitted."""
+    rows = []
+    for batch in results.batches:
+        for arm in results.present:
+            lines = [results.find(batch, arm, judged) for judged in ("as trained", "refitted")]
+            if any(lines):
+                left = [line.within_mean.shown(".3f") if line else "–" for line in lines]
+                free = [line.independent.shown(".1%") if line else "–" for line in lines]
+                rows.append([str(batch), results.title(arm), *left, *free])
+    chance, best = f"{results.mean_chance:.3f}", f"{results.ceiling:.1%}"
+    rows.append(["", "random scores; best possible", chance, chance, best, best])
+    titles = ("mean correlation within groups ↓", "accuracy, independent ↑")
+    both = [head for title in titles for head in (f"{title}, as trained", "refitted")]
+    return Table(["batch", "arm", *both], rows)
 
 
-def _cells(values: Sequence[Value | None], percent: bool) -> list[str]:
-    best = (max if percent else min)(value.mean for value in values if value)
-    form = ".1%" if percent else ".3f"
-    shown = []
-    for value in values:
-        mean, _, rest = "–".partition(" ") if value is None else value.shown(form).partition(" ")
-        strong = f"**{mean}**" if value is not None and value.mean == best else mean
-        shown.append(f"{strong} {rest}" if rest else strong)
-    return shown
+def within_table(results: Results) -> Table:
+    """What is left of each confound within diagnostic groups, with intervals over people."""
+    rows = []
+    for batch in results.batches:
+        for arm in results.present:
+            if (line := results.find(batch, arm)) is not None:
+                rows.append([str(batch), results.title(arm), *(line.within[n].shown(".3f") for n in CONFOUND_TITLES)])
+    rows.append(["", "random scores", *(f"{results.chance[name]:.3f}" for name in CONFOUND_TITLES)])
+    return Table(["batch", "arm", *(f"{title} ↓" for title in CONFOUND_TITLES.values())], rows)
+
+
+def groups_table(results: Results) -> Table:
+    """Accuracy on the test folds in each diagnostic group."""
+    rows = []
+    for batch in results.batches:
+        for arm in results.present:
+            if (line := results.find(batch, arm)) is not None:
+                rows.append([str(batch), results.title(arm), *(line.group(g).shown(".1%") for g in GROUPS)])
+    return Table(["batch", "arm", *GROUPS], rows)
+
+
+def oracle_table(results: Results) -> Table:
+    """How much of the way from the plain network to the oracle each arm goes, on independent people."""
+    rows = []
+    for batch in results.batches:
+        plain, oracle = results.find(batch, PLAIN), results.find(batch, ORACLE)
+        if plain is None or oracle is None:
+            continue
+        way = oracle.minus(plain, lambda trial: trial.independent)
+        for arm in results.present:
+            line = results.find(batch, arm)
+            if line is None or way is None or arm in (PLAIN, ORACLE):
+                continue
+            gained = line.minus(plain, lambda trial: trial.independent)
+            beyond = line.beyond_half(plain, oracle)
+            if gained is not None and beyond is not None:
+                share = f"{gained.mean / way.mean:.0%}" if way.mean > 0 else "–"
+                rows.append(
+                    [str(batch), results.title(arm), gained.shown("+.1f", 100), share, beyond.shown("+.1f", 100)]
+                )
+    head = ["batch", "arm", "points more than the plain network", "share of the way", "points beyond half of the way"]
+    return Table(head, rows)
 
 
 def table_three(results: Results) -> Table:
@@ -130,7 +164,8 @@ def not_first(results: Results) -> list[str]:
         ours = results.find(batch, OURS)
         if ours is None:
             continue
-        others = [line for line in results.lines if line.batch == batch and line.arm != OURS]
+        found = [results.find(batch, arm) for arm in results.present if arm not in (OURS, ORACLE)]
+        others = [line for line in found if line is not None]
         above = {
             line.arm: f"{line.independent.mean:.1%}" for line in others if line.independent.mean > ours.independent.mean
         }
@@ -158,7 +193,8 @@ def gaps(results: Results) -> list[str]:
     """What of the plan is not trained or has failed, a sentence each."""
     sentences = []
     missing = results.missing()
-    for batch in results.plan["batch_sizes"]:
+    planned = results.planned()
+    for batch in dict.fromkeys(batch for batch, _, _ in planned):
         here = {arm: folds for (size, arm), folds in missing.items() if size == batch}
         if here and batch not in results.batches:
             sentences.append(f"Batch {batch} is not trained yet.")
@@ -167,7 +203,8 @@ def gaps(results: Results) -> list[str]:
         for arm, folds in here.items():
             alike.setdefault(tuple(folds), []).append(results.title(arm))
         for left, titles in alike.items():
-            who = "all arms" if len(titles) == len(results.plan["arms"]) else ", ".join(titles)
+            every = len(titles) == sum(size == batch for size, _, _ in planned)
+            who = "all arms" if every else ", ".join(titles)
             numbers = ", ".join(map(str, left))
             which = f"fold {numbers} of {who} is" if len(left) == 1 else f"folds {numbers} of {who} are"
             sentences.append(f"Batch {batch}: {which} not trained yet.")

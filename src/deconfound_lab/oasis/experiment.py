@@ -17,7 +17,7 @@ from deconfound.training import threads
 from deconfound_lab.harness import Cell, Experiment, Finished, Page, Signals
 from deconfound_lab.harness.provenance import distinct
 from deconfound_lab.mri.training import FoldTraining, Volumes
-from deconfound_lab.oasis.measures import OLD, measure
+from deconfound_lab.oasis.measures import OLD, difference, measure
 from deconfound_lab.oasis.page import make_page
 from deconfound_lab.oasis.people import Scanned, on_device, read_people
 from deconfound_lab.oasis.plan import ARMS, FULL, QUICK, Plan
@@ -26,6 +26,7 @@ from deconfound_lab.oasis.training import member_data, train_member
 
 # Ridge regression reads voxels of this edge: finer ones make it slower and no better.
 LINEAR_EDGE = 32
+PLAIN = "baseline"
 
 
 class OasisExperiment(Experiment):
@@ -40,8 +41,8 @@ class OasisExperiment(Experiment):
     """
 
     modules: ClassVar[tuple[str, ...]] = (
-        "mri/plan", "mri/training", "oasis/augment", "oasis/measures", "oasis/people", "oasis/plan", "oasis/scores",
-        "oasis/training",
+        "footing", "mri/plan", "mri/training", "oasis/augment", "oasis/measures", "oasis/people", "oasis/plan",
+        "oasis/scores", "oasis/training",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +58,7 @@ class OasisExperiment(Experiment):
         self.people = data if isinstance(data, Scanned) else read_people(data, show)
         self.device = torch.device(device)
         self.seed, self.data = self.plan.seed, self.people.fingerprint
-        self._data: dict[tuple[int, int], FoldTraining] = {}
+        self._data: dict[tuple[int, int, bool], FoldTraining] = {}
 
     @property
     def definition(self) -> Mapping[str, Any]:
@@ -82,9 +83,10 @@ class OasisExperiment(Experiment):
     def compute(self, cell: Cell, signals: Signals) -> dict[str, Any]:
         """Train one member; the arms of a fold and member share their data."""
         name, fold, member = (cell.definition[key] for key in ("name", "fold", "member"))
-        if (fold, member) not in self._data:
-            self._data[fold, member] = member_data(self.plan, self.volumes, fold, member)
-        return train_member(self.plan, self._data[fold, member], name)
+        key = fold, member, ARMS[name].balanced
+        if key not in self._data:
+            self._data[key] = member_data(self.plan, self.volumes, *key)
+        return train_member(self.plan, self._data[key], name)
 
     def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> dict[str, Any] | None:
         """Measure and audit every arm, a linear model, and age by itself; nothing is said about a single person."""
@@ -99,15 +101,16 @@ class OasisExperiment(Experiment):
         }
         persons = people_of(table, fold_of_scans(plan, table))
         scores = {arm: score(members, plan, arm, table, persons) for arm in ("linear", *plan.arms)}
-        lines = [measure("age", persons.table["age"], persons.table, plan.bootstraps)]
+        lines = [measure("age", "as trained", persons.table["age"][None], persons.table, plan.bootstraps)]
         for arm, found in scores.items():
-            for w_score, values in ((False, found.trained), (True, found.w_score)):
-                lines.append(measure(arm, values, persons.table, plan.bootstraps, w_score, found.seconds))
+            for judged, values in found.judged.items():
+                lines.append(measure(arm, judged, values, persons.table, plan.bootstraps, found.seconds))
         return {
             **self.definition,
             "provenance": distinct(each.provenance for each in finished.values()),
             "counts": {"scans": len(self.people), **_counts(persons)},
             "lines": [line.to_dict() for line in lines],
+            "differences": _differences(plan, scores, persons),
             "audit": _audit(plan, scores, persons),
         }
 
@@ -117,6 +120,22 @@ class OasisExperiment(Experiment):
         return make_page(results, cls.modules)
 
 
+def _differences(plan: Plan, scores: dict[str, Scores], persons: People) -> list[dict[str, Any]]:
+    """Every score against the plain network's own and against its W-score."""
+    if PLAIN not in scores:
+        return []
+    found = []
+    for arm, own in scores.items():
+        for judged, values in own.judged.items():
+            for against in ("as trained", "W-score"):
+                if (arm, judged) != (PLAIN, against):
+                    other = scores[PLAIN].judged[against]
+                    less = difference(values, other, persons.table, plan.bootstraps)
+                    plain = {name: asdict(value) for name, value in less.items()}
+                    found.append({"arm": arm, "judged": judged, "against": against, **plain})
+    return found
+
+
 def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, Any]:
     """What `dc.audit` says of the scores, and of the hidden features of the networks."""
     options: dict[str, Any] = {
@@ -124,9 +143,10 @@ def _audit(plan: Plan, scores: dict[str, Scores], persons: People) -> dict[str, 
         "permutations": plan.permutations, "bootstraps": max(40, plan.permutations),
     }  # fmt: skip
     features = {arm: found.features for arm, found in scores.items() if found.features.shape[1]}
-    trained = {arm: found.trained for arm, found in scores.items() if arm in features}
-    others = {arm: found.trained for arm, found in scores.items() if arm not in features}
-    others |= {f"{arm}, W-score": found.w_score for arm, found in scores.items()}
+    last = {arm: found.judged.get("refitted", found.judged["as trained"]).mean(0) for arm, found in scores.items()}
+    trained = {arm: values for arm, values in last.items() if arm in features}
+    others = {arm: values for arm, values in last.items() if arm not in features}
+    others |= {f"{arm}, W-score": found.judged["W-score"].mean(0) for arm, found in scores.items()}
     with threads(1), warnings.catch_warnings():  # on more threads, so few rows wait for each other
         warnings.simplefilter("ignore", DeconfoundWarning)  # the results hold them as notes
         found = [dc.audit(others, persons.table, **options).to_dict()]

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from deconfound.metrics import auc, u_distance_correlation_sqr
+from deconfound_lab.footing import Judged
 from deconfound_lab.harness.estimates import Value, of_draws
 
 OLD = 60
@@ -23,7 +24,7 @@ class Line:
 
     Attributes:
         arm: Whose.
-        w_score: Whether it is standardised by controls of the same age and sex.
+        judged: As trained, refitted, or standardised by controls of the same age and sex.
         auc: Dementia against control, everyone.
         auc_old: The same among people of 60 and older.
         r_age: Pearson correlation with age within controls.
@@ -35,7 +36,7 @@ class Line:
     """
 
     arm: str
-    w_score: bool
+    judged: Judged
     auc: Value
     auc_old: Value
     r_age: Value
@@ -58,32 +59,57 @@ class Line:
 
 def measure(
     arm: str,
+    judged: Judged,
     scores: NDArray[Any],
     table: Mapping[str, Any],
     bootstraps: int,
-    w_score: bool = False,
     seconds: float = 0.0,
 ) -> Line:
     """Measure the scores of people.
 
     Args:
         arm: Whose scores they are.
-        scores: One per person.
+        judged: Which of the arm's scores.
+        scores: `(members, people)`; the mean of the members is what is measured.
         table: `age`, `sex` and `dementia` of each.
-        bootstraps: Draws of the bootstrap over people, stratified by diagnosis and side of 60.
-        w_score: Whether they are standardised by controls of the same age and sex.
+        bootstraps: Draws of the bootstrap over people, stratified by diagnosis and side of 60, and over members.
         seconds: Mean time of a training.
     """
+    found, draws = _with_draws(scores, table, bootstraps)
+    values = {name: of_draws(float(found[name]), draws[name]) for name in found}
+    age, control = np.asarray(table["age"], dtype=np.float64), np.asarray(table["dementia"]) == 0
+    mean = scores.mean(0)
+    left = u_distance_correlation_sqr(*(torch.from_numpy(each[control])[:, None] for each in (mean, age)))
+    curve = _curve(mean, age, control)
+    return Line(arm, judged, **values, dcor2_age=float(left), curve=curve, seconds=seconds)
+
+
+def difference(one: NDArray[Any], other: NDArray[Any], table: Mapping[str, Any], bootstraps: int) -> dict[str, Value]:
+    """By how much measures of one arm's scores exceed the other's, paired over people and members.
+
+    `r_age` is the difference of absolute values: below zero, the one goes less with age.
+    """
+    own, theirs = (_with_draws(scores, table, bootstraps) for scores in (one, other))
+
+    def minus(name: str, which: int) -> NDArray[np.float64]:
+        size: Any = np.abs if name == "r_age" else np.asarray
+        found: NDArray[np.float64] = size(own[which][name]) - size(theirs[which][name])
+        return found
+
+    return {name: of_draws(float(minus(name, 0)), minus(name, 1)) for name in ("auc", "auc_old", "r_age")}
+
+
+def _with_draws(
+    scores: NDArray[Any], table: Mapping[str, Any], bootstraps: int
+) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
+    """The measures of the members' mean, and of bootstrap draws: the same people and members for all scores."""
     age, dementia = np.asarray(table["age"], dtype=np.float64), np.asarray(table["dementia"]) == 1
     male = (np.asarray(table["sex"]) == "M").astype(np.float64)
-    found = figures(scores, age, male, dementia)
     rows = _bootstrap_rows(2 * dementia + (age >= OLD), bootstraps)
-    draws = figures(scores[rows], age[rows], male[rows], dementia)
-    values = {name: of_draws(float(found[name]), draws[name]) for name in found}
-    control = ~dementia
-    left = u_distance_correlation_sqr(*(torch.from_numpy(each[control])[:, None] for each in (scores, age)))
-    curve = _curve(scores, age, control)
-    return Line(arm, w_score, **values, dcor2_age=float(left), curve=curve, seconds=seconds)
+    members = len(scores)
+    counts = np.random.default_rng(1).multinomial(members, np.full(members, 1 / members), size=bootstraps)
+    drawn = np.take_along_axis(counts / members @ scores, rows, axis=1)
+    return figures(scores.mean(0), age, male, dementia), figures(drawn, age[rows], male[rows], dementia)
 
 
 def figures(

@@ -5,25 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deconfound_lab.footing import Judged
 from deconfound_lab.harness import Figure, Page, Section
 from deconfound_lab.harness.page import png, settings, tidy
 from deconfound_lab.harness.provenance import made_by
 from deconfound_lab.oasis.measures import OLD, Line
-from deconfound_lab.oasis.tables import TO_BEAT, audit_table, lines_of, score_table, sentence, title
+from deconfound_lab.oasis.tables import (
+    audit_table,
+    difference_table,
+    lines_of,
+    score_table,
+    sentence,
+    title,
+    to_beat,
+)
 
 FIGURE = (
-    f"Above: what each score is worth among people of {OLD} and older (dashed: to be beaten; dotted: chance) and its "
-    "correlation with age within controls, with 95 % intervals. Below: mean ± sd of the score of controls in bands of "
-    "age; a score free of age is flat."
+    f"Above: what each score is worth among people of {OLD} and older (dashed: ridge regression on voxels; dotted: "
+    "chance) and its correlation with age within controls, with 95 % intervals. Below: mean ± sd of the score of "
+    "controls in bands of age; a score free of age is flat."
 )
-TRAINED = "Each score as its method leaves it. In brackets the 95 % interval by bootstrap over people."
+TRAINED = "Each score with the coefficients that training left. In brackets 95 % intervals over people and trainings."
+REFITTED = "The same networks with coefficients refitted on the people that each network was not trained on."
 W_SCORES = (
-    "The same networks, each score standardised by the location and scale of controls of the same age and sex. Both "
-    "are fitted to training controls, each scored by a network that had not seen this person."
+    "The networks as trained, each score standardised by the location and scale of controls of the same age and sex. "
+    "Both are fitted to training controls, each scored by a network that had not seen this person."
+)
+DIFFERENCES = (
+    "What standardising scores does is told apart from what a method does: each score against the plain network's own, "
+    "and against its W-score. 95 % intervals by bootstrap over people and trainings, paired."
 )
 AUDIT = "What is left of age and sex within diagnoses, by `dc.audit`."
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
-COLOURS = {False: "#0072B2", True: "#D55E00"}
+COLOURS: dict[Judged, str] = {"as trained": "#0072B2", "refitted": "#009E73", "W-score": "#D55E00"}
 
 
 def make_page(results: Mapping[str, Any], modules: Sequence[str]) -> Page:
@@ -31,8 +45,10 @@ def make_page(results: Mapping[str, Any], modules: Sequence[str]) -> Page:
     figure = Figure("figure.png", draw(results), "AUC and correlation with age of every score")
     shown = [
         Section("Scores and age", FIGURE, figure),
-        Section("As trained", TRAINED, score_table(lines_of(results, False))),
-        Section("W-scores", W_SCORES, score_table(lines_of(results, True))),
+        Section("As trained", TRAINED, score_table(lines_of(results, "as trained"))),
+        Section("Refitted", REFITTED, score_table(lines_of(results, "refitted"))),
+        Section("W-scores", W_SCORES, score_table(lines_of(results, "W-score"))),
+        Section("Differences", DIFFERENCES, difference_table(results)),
         Section("Audit", AUDIT, audit_table(results)),
     ]
     sources = results["provenance"]
@@ -53,12 +69,12 @@ def draw(results: Mapping[str, Any]) -> bytes:
     parts: Any = drawing.subfigures(2, 1, height_ratios=[0.38 * len(arms) + 1.2, 2.1 * rows])
     upper, lower = parts
     left, right = upper.subplots(1, 2, sharey=True)
-    _forest(left, lines, arms, "auc_old", f"AUC, people of {OLD} and older", (TO_BEAT, 0.5))
+    _forest(left, lines, arms, "auc_old", f"AUC, people of {OLD} and older", (to_beat(lines), 0.5))
     _forest(right, lines, arms, "r_age", "correlation with age within controls", (0.0,))
     left.set_yticks(range(len(arms)), [title(arm) for arm in arms])
     left.set_ylim(len(arms) - 0.5, -0.5)
     handles, labels = right.get_legend_handles_labels()
-    upper.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    upper.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     panels: Any = lower.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for number, panel in enumerate(panels.flat):
         panel.set_visible(number < len(arms))
@@ -70,12 +86,12 @@ def draw(results: Mapping[str, Any]) -> bytes:
 
 
 def _forest(axis: Any, lines: list[Line], arms: list[str], measure: str, name: str, marks: tuple[float, ...]) -> None:
-    for w_score, label in ((False, "as trained"), (True, "W-score: standardised by controls of the same age and sex")):
-        mine = [line for line in lines if line.w_score == w_score]
+    for number, (judged, colour) in enumerate(COLOURS.items()):
+        mine = [line for line in lines if line.judged == judged]
         values = [getattr(line, measure) for line in mine]
-        heights = [arms.index(line.arm) + (0.14 if w_score else -0.14) for line in mine]
+        heights = [arms.index(line.arm) + 0.22 * (number - 1) for line in mine]
         ends = [[v.mean - v.low for v in values], [v.high - v.mean for v in values]]
-        colour = COLOURS[w_score]
+        label = f"{judged}: standardised by controls of the same age and sex" if judged == "W-score" else judged
         axis.errorbar([v.mean for v in values], heights, xerr=ends, fmt="o", ms=4, lw=1.2, color=colour, label=label)
     for number, mark in enumerate(marks):
         axis.axvline(mark, color="#444444", linewidth=1, linestyle=":" if number else "--")
@@ -85,7 +101,7 @@ def _forest(axis: Any, lines: list[Line], arms: list[str], measure: str, name: s
 
 def _curves(axis: Any, lines: list[Line], name: str) -> None:
     for line in lines:
-        colour = COLOURS[line.w_score]
+        colour = COLOURS[line.judged]
         ages, means, sds = ([band[key] for band in line.curve] for key in ("age", "mean", "sd"))
         axis.plot(ages, means, "o-", ms=3, lw=1.4, color=colour)
         low, high = ([m + sign * s for m, s in zip(means, sds, strict=True)] for sign in (-1, 1))

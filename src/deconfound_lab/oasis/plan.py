@@ -10,13 +10,13 @@ from deconfound.design import Spline
 from deconfound.errors import OptionError
 from deconfound.networks import Halving
 from deconfound_lab.mri.plan import ARMS as MRI_ARMS
-from deconfound_lab.mri.plan import Arm, Network
+from deconfound_lab.mri.plan import PAPER, Arm, Network
 from deconfound_lab.mri.training import Question
 from deconfound_lab.oasis.augment import Augment
 
 BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
-    **{name: arm for name, arm in MRI_ARMS.items() if not arm.oracle},
+    **{name: MRI_ARMS[name] for name in (*PAPER, "baseline-balanced", "mdn-balanced", "pmdn-balanced")},
     # As it is by itself: the warm-up of the simulated cohort is most of a training here.
     "adversarial": Arm("Adversarial", "adversarial", at=("blocks",)),
     "pmdn-controls": Arm("PMDN (before ReLU, β from controls)", "pmdn", BEFORE, {"controls_only": True}),

@@ -1,4 +1,4 @@
-"""One score per person from the networks of an arm: members averaged, as trained and as a W-score."""
+"""Scores of people from the networks of an arm, as trained, refitted and as W-scores."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.methods import WScores
+from deconfound_lab.footing import Judged
 from deconfound_lab.mri.training import Volumes
 from deconfound_lab.oasis.plan import Plan
 from deconfound_lab.oasis.training import divide
@@ -30,15 +31,14 @@ class Scores:
     """What an arm says of each person, who was in no training of the networks that say it.
 
     Attributes:
-        trained: The mean score of the members as the method leaves them, refitted.
-        w_score: The mean score before the refit, standardised by the location and scale of controls of the same age
-            and sex: those of the training folds, each scored by the member that left this person out.
+        judged: `(members, people)` each: as trained; refitted, where the method keeps coefficients; and as trained but
+            standardised by the location and scale of controls of the same age and sex (W-score): those of the training
+            folds, each scored by the member that left this person out.
         features: The members' last hidden features side by side.
         seconds: Mean time of a training.
     """
 
-    trained: NDArray[np.float64]
-    w_score: NDArray[np.float64]
+    judged: Mapping[Judged, NDArray[np.float64]]
     features: NDArray[np.float64]
     seconds: float
 
@@ -82,24 +82,29 @@ def fold_of_scans(plan: Plan, table: Columns) -> NDArray[np.intp]:
 
 
 def score(members: Members, plan: Plan, arm: str, table: Columns, people: People) -> Scores:
-    """Average the members of each fold, each on the scale of the scans that it left out."""
+    """The scores of every member, each on the scale of the scans that it left out."""
     scans, width = len(people.of_scan), members[0, arm, 0]["features"].shape[1]
-    trained, w_score = np.zeros(scans), np.zeros(scans)
+    kinds: tuple[Judged, ...] = ("as trained", "refitted", "W-score")
+    judged = {kind: np.zeros((scans, plan.members)) for kind in kinds}
     features = np.zeros((scans, plan.members * width))
     for fold in range(plan.folds):
         mine = [members[member, arm, fold] for member in range(plan.members)]
         test = mine[0]["test_rows"]
-        trained[test] = np.mean([_scaled(each, "test") for each in mine], axis=0)
-        unrefitted = np.mean([_scaled(each, "unrefitted") for each in mine], axis=0)
+        judged["as trained"][test] = np.stack([_scaled(each, "unrefitted") for each in mine], axis=1)
+        judged["refitted"][test] = np.stack([_scaled(each, "test") for each in mine], axis=1)
         held_out_rows = np.concatenate([each["held_out_rows"] for each in mine])
         held_out = np.concatenate([_scaled(each, "held_out") for each in mine])
         controls = np.asarray(table["dementia"])[held_out_rows] == 0
         norm = WScores.fit(held_out, _confounds(plan, table, held_out_rows), plan.question.confounds, controls)
-        w_score[test] = norm(unrefitted, _confounds(plan, table, test))
+        at = _confounds(plan, table, test)
+        judged["W-score"][test] = np.stack([norm(own, at) for own in judged["as trained"][test].T], axis=1)
         features[test] = np.concatenate([each["features"] for each in mine], axis=1)
     each_second = [members[m, arm, f]["seconds"] for m in range(plan.members) for f in range(plan.folds)]
     seconds = float(np.mean(each_second))
-    return Scores(people.mean(trained), people.mean(w_score), people.mean(features), seconds)
+    if np.array_equal(judged["as trained"], judged["refitted"]):
+        del judged["refitted"]
+    by_person = {kind: people.mean(values).T for kind, values in judged.items()}
+    return Scores(by_person, people.mean(features), seconds)
 
 
 def _confounds(plan: Plan, table: Columns, rows: NDArray[Any]) -> dict[str, NDArray[Any]]:

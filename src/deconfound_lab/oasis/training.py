@@ -24,10 +24,11 @@ def divide(plan: Plan, table: Mapping[str, Any], fold: int, member: int) -> Fold
     return Fold(outer.name, rest[part != member], rest[part == member], outer.test)
 
 
-def member_data(plan: Plan, volumes: Volumes, fold: int, member: int) -> FoldTraining:
+def member_data(plan: Plan, volumes: Volumes, fold: int, member: int, balanced: bool = False) -> FoldTraining:
     """The data of one member of one fold."""
     seed = 10_000 * plan.seed + 100 * fold + member
-    return FoldTraining(plan.network, volumes, divide(plan, volumes.table, fold, member), seed, plan.gamma)
+    rows = divide(plan, volumes.table, fold, member)
+    return FoldTraining(plan.network, volumes, rows, seed, plan.gamma, balanced=balanced)
 
 
 def train_member(plan: Plan, data: FoldTraining, arm: str) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class SyntheticExperiment(Experiment):
     """
 
     modules: ClassVar[tuple[str, ...]] = (
+        "authors",
+        "footing",
         "synthetic/images",
         "synthetic/plan",
         "synthetic/training",
@@ -74,7 +76,10 @@ class SyntheticExperiment(Experiment):
             for setup in self.setups
             if setup.key in finished
         ]
-        return {**self.definition, "provenance": sources, "cells": cells, "failures": dict(failures)}
+        missing = [setup.key for setup in self.setups if setup.key not in finished]
+        return {
+            **self.definition, "provenance": sources, "cells": cells, "failures": dict(failures), "missing": missing,
+        }  # fmt: skip
 
     @classmethod
     def page(cls, results: Mapping[str, Any], folder: Path) -> Page:

@@ -14,22 +14,33 @@ from deconfound_lab.synthetic.tables import (
     Results,
     closer_table,
     drift_table,
+    footing_table,
     gap_table,
+    gaps,
     long_table,
     main_table,
     of,
     option_table,
     problem_table,
     rate_table,
+    short_table,
 )
 
 CELL = (
     "Each cell: accuracy in % with the half width of its 95 % interval / accuracy where the confound is independent of "
     "the group / dcor² of the first fully connected layer with the confound."
 )
+BEST = "The best validation loss decides; coefficients are refitted where a method keeps any."
 FIGURE = (
     "Mean over seeds with 95 % intervals. Accuracy above the dashed ceiling is the confound's doing; below it, "
     "something of the main effect is lost."
+)
+SHORT = (
+    "Accuracy in % with the half width of its 95 % interval / accuracy where the confound is independent of the group."
+)
+FOOTING = (
+    "Each training is judged twice: with the coefficients that it left, and refitted on the validation images. Overlap "
+    "weights make group and confound independent among the training images."
 )
 CLOSER = (
     "By how many points PMDN in one pass is nearer the ceiling than each other method, paired over seeds, with 95 % "
@@ -51,7 +62,10 @@ COLOURS = {
     "mdn": "#56B4E9",
     "rmdn": "#009E73",
     "pmdn-alternating": "#CC79A7",
+    "pmdn-authors": "#F0E442",
     "pmdn": "#D55E00",
+    "erase": "#0072B2",
+    "dependence": "#882255",
 }
 PANELS = (
     ("dcor2", "dcor² with the confound, within groups", None),
@@ -70,7 +84,9 @@ def make_page(results: Results, modules: Sequence[str]) -> Page:
     figure = Figure("figure2.png", figure_2(results), "dcor² and accuracy of each method against batch size")
     shown = [
         Section("Figure 2", FIGURE, figure),
-        Section("Every method at every batch size", f"{CELL} The best validation loss decides.", main_table(results)),
+        Section("Every method at every batch size", f"{CELL} {BEST}", main_table(results), gaps(results)),
+        Section("In short", SHORT, short_table(results)),
+        Section("On one footing", f"{FOOTING} {CELL}", footing_table(results)),
         Section("Nearer the ceiling", CLOSER, closer_table(results)),
         Section("Learning rates", f"PMDN in one pass. {CELL}", rate_table(results)),
         Section("Training mode and eval mode", GAP, gap_table(results)),

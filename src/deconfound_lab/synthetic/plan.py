@@ -10,7 +10,7 @@ from deconfound_lab.synthetic.images import AMPLITUDES, Ranges
 
 TRAINING_IMAGES = 2000
 BATCHES = (1, 2, 20, 200, 1000, 2000)
-METHODS = ("none", "batchnorm", "adversarial", "mdn", "rmdn", "pmdn-alternating", "pmdn")
+METHODS = ("none", "batchnorm", "adversarial", "mdn", "rmdn", "pmdn-alternating", "pmdn", "erase", "dependence")
 KINDS = ("two", "sites", "curved", "curved-linear", "width")
 LEAST_STEPS = 1500
 LEAST_EPOCHS = 10
@@ -31,7 +31,8 @@ class Setup:
         batch: Images in a batch.
         lr: Adam's learning rate.
         problem: "one", or one of `KINDS`.
-        options: The method's own options, where they are not the defaults.
+        options: The method's own options, beside those of `trained_with`.
+        balanced: Whether images are weighted so that group and confounds are independent (overlap weights).
         steps: Training steps.
         long: Further steps after which the last network is measured again; 0 for none.
         seeds: One training each.
@@ -43,6 +44,7 @@ class Setup:
     lr: float = 1e-4
     problem: str = "one"
     options: dict[str, Any] = field(default_factory=dict)
+    balanced: bool = False
     steps: int = LEAST_STEPS
     long: int = 0
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -63,7 +65,9 @@ class Setup:
         """What tells it from others of a grid."""
         options = "".join(f" {name}={value}" for name, value in sorted(self.options.items()))
         drift = " drifting" if self.stages else ""
-        return f"{self.method}{options} {self.problem}{drift} batch={self.batch} lr={self.lr:g} steps={self.steps}"
+        balanced = " balanced" if self.balanced else ""
+        trained = f"batch={self.batch} lr={self.lr:g} steps={self.steps}"
+        return f"{self.method}{options}{balanced} {self.problem}{drift} {trained}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -82,21 +86,20 @@ def steps_for(batch: int) -> int:
 
 
 def full_grid() -> list[Setup]:
-    """The paper's grid, learning rates, ablations, other confounds and drifting data; the claims come first."""
-    ours = [_setup("pmdn", batch) for batch in BATCHES]
-    rivals = [_setup(method, batch) for method in ("mdn", "rmdn") for batch in BATCHES]
-    plain = [_setup("none", batch) for batch in BATCHES]
-    rest = [_setup(m, b) for m in ("batchnorm", "adversarial", "pmdn-alternating") for b in BATCHES]
-    rest = [each for each in rest if not (each.method == "batchnorm" and each.batch == 1)]
-    rates = [_setup("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2, 1000, 1) for lr in (1e-3, 1e-5)]
-    ablations = [
-        replace(_setup(method, batch), long=0, options={"refit": refit})
-        for method, refit in (("pmdn", False), ("mdn", True), ("rmdn", True))
-        for batch in (20, 200, 2000, 2, 1)
+    """The paper's grid, all methods with and without weights, other confounds, learning rates, drifting data."""
+    small = [_setup(method, 1) for method in ("pmdn", "mdn", "rmdn", "none")]
+    footing = [
+        _setup(method, batch, balanced=balanced)
+        for batch in (20, 200, 2)
+        for balanced in (False, True)
+        for method in METHODS
     ]
+    large = [_setup(method, batch) for batch in (2000, 1000) for method in METHODS]
+    kinds = [_setup(m, 200, problem=kind) for m in ("pmdn", "mdn", "rmdn", "none") for kind in KINDS]
+    rates = [_setup("pmdn", batch, lr=lr) for batch in (20, 200, 2000, 2) for lr in (1e-3, 1e-5)]
+    authors = [_setup("pmdn-authors", batch, lr=1e-5) for batch in (20, 200, 2000, 2)]
     norms = [replace(_setup("pmdn", batch), long=0, options={"layer_norm": True}) for batch in (20, 200)]
-    kinds = [_setup(m, 200, problem=kind) for m in ("pmdn", "mdn", "none", "rmdn") for kind in KINDS]
-    return [*ours, *rivals, *plain, *kinds, *rates, *ablations, *_drifting(), *norms, *rest]
+    return [*footing, *authors, *large, *small, *kinds, *rates, *norms, *_drifting()]
 
 
 def quick_grid() -> list[Setup]:
@@ -108,10 +111,10 @@ def quick_grid() -> list[Setup]:
     ]
 
 
-def _setup(method: str, batch: int, lr: float = 1e-4, problem: str = "one") -> Setup:
-    followed = method in ("mdn", "rmdn", "pmdn") and lr == 1e-4 and problem == "one"
+def _setup(method: str, batch: int, lr: float = 1e-4, problem: str = "one", balanced: bool = False) -> Setup:
+    followed = method in ("mdn", "rmdn", "pmdn") and lr == 1e-4 and problem == "one" and not balanced
     long = LONG if followed and batch in (20, 200) else 0
-    return Setup(method, batch, lr, problem, steps=steps_for(batch), long=long)
+    return Setup(method, batch, lr, problem, balanced=balanced, steps=steps_for(batch), long=long)
 
 
 def _drifting() -> list[Setup]:
@@ -119,4 +122,4 @@ def _drifting() -> list[Setup]:
     (low, high), _ = AMPLITUDES
     stages = tuple(((low, high), (low + shift, high + shift)) for shift in (1.5, 1.125, 0.75, 0.375, 0.0))
     methods: Sequence[str] = ("none", "mdn", "rmdn", "pmdn")
-    return [Setup(method, 200, stages=stages) for method in methods]
+    return [Setup(m, 200, stages=stages, balanced=balanced) for balanced in (False, True) for m in methods]

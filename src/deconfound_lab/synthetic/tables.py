@@ -15,8 +15,11 @@ NAMES = {
     "adversarial": "adversarial",
     "mdn": "MDN",
     "rmdn": "R-MDN",
+    "pmdn-authors": "PMDN, authors' formulation and rates",
     "pmdn-alternating": "PMDN, published",
     "pmdn": "PMDN, one pass",
+    "erase": "Erase",
+    "dependence": "Dependence",
 }
 PROBLEMS = {
     "two": "two confounds",
@@ -25,6 +28,8 @@ PROBLEMS = {
     "curved-linear": "curved confound, straight line in the design",
     "width": "the text's reading: the width varies",
 }
+# The authors' own rate, which their formulation is run at.
+AUTHORS_LR = 1e-5
 Entry = Mapping[str, Any]
 """One cell of `results.json`."""
 
@@ -45,8 +50,9 @@ class Results:
         self.lr = 1e-4 if 1e-4 in rates or not rates else rates[0]
 
     def find(self, method: str, **wanted: Any) -> Entry | None:
-        """The first cell of a method with these settings; `lr`, the paper's problem and no options if not said."""
-        fields = {"lr": self.lr, "problem": "one", "options": {}, "stages": [], **wanted, "method": method}
+        """The first cell of a method with these settings; `lr`, the paper's problem, nothing special if not said."""
+        usual: dict[str, Any] = {"lr": self.lr, "problem": "one", "options": {}, "balanced": False, "stages": []}
+        fields = {**usual, **wanted, "method": method}
         return next((c for c in self.cells if all(c["cell"][name] == value for name, value in fields.items())), None)
 
     def along(self, method: str, **wanted: Any) -> list[Entry | None]:
@@ -76,7 +82,49 @@ def closer(ours: Entry, theirs: Entry) -> Value:
 
 def main_table(results: Results) -> Table:
     """Accuracy, accuracy with an independent confound, and dcor², for every method and batch size."""
-    return _by_batch(results, [(NAMES[m], [_summary(c) for c in results.along(m)]) for m in results.methods()])
+    rows = [(NAMES[m], [_summary(c) for c in results.along(m)]) for m in results.methods()]
+    authors = results.along("pmdn-authors", lr=AUTHORS_LR)
+    return _by_batch(results, [*rows, (NAMES["pmdn-authors"], [_summary(c) for c in authors])])
+
+
+def short_table(results: Results) -> Table:
+    """The methods in short: as trained, refitted, and refitted with weights, at two batch sizes."""
+    shown = [batch for batch in (20, 200) if batch in results.batches()]
+    heads = [f"batch {batch}, {what}" for batch in shown for what in ("as trained", "refitted", "with weights")]
+    rows = []
+    for method in results.methods():
+        row = []
+        for batch in shown:
+            plain, weighted = (results.find(method, batch=batch, balanced=weights) for weights in (False, True))
+            row += [_accuracies(plain, "as_trained"), _accuracies(plain if plain and _differs(plain) else None, "best")]
+            row.append(_accuracies(weighted, "best"))
+        rows.append([NAMES[method], *row])
+    return Table(["", *heads], _present(rows))
+
+
+def _accuracies(cell: Entry | None, when: str) -> str:
+    return "–" if cell is None else _summary(cell, when).rpartition(" / ")[0]
+
+
+def gaps(results: Results) -> list[str]:
+    """What of the grid is not trained yet, in a sentence."""
+    missing, done = len(results.content["missing"]), len(results.cells)
+    return [f"Not trained yet: {missing} of the {missing + done} cells of the grid."] if missing else []
+
+
+def footing_table(results: Results) -> Table:
+    """Every method as trained and refitted, without weights and with them, where all four were trained."""
+    batches = sorted({c["cell"]["batch"] for c in results.cells if c["cell"]["balanced"] and _still(c)})
+    rows = []
+    for method in results.methods():
+        for weights in (False, True):
+            cells = [results.find(method, batch=batch, balanced=weights) for batch in batches]
+            twice = any(cell and _differs(cell) for cell in cells)
+            for when, title in (("as_trained", "as trained"), ("best", "refitted")) if twice else (("best", "–"),):
+                row = [NAMES[method], "overlap" if weights else "–", title]
+                rows.append([*row, *(_summary(cell, when) for cell in cells)])
+    shown = [row for row in rows if any(cell != "–" for cell in row[3:])] if batches else []
+    return Table(["", "weights", "coefficients", *(f"batch {batch}" for batch in batches)], shown)
 
 
 def rate_table(results: Results) -> Table:
@@ -126,7 +174,7 @@ def problem_table(results: Results) -> Table:
 
 
 def option_table(results: Results) -> Table:
-    """What the options do: refitting on held-out rows, and LayerNorm before the layer."""
+    """What the options do: LayerNorm before the layer."""
     rows = []
     order = list(NAMES)
     for cell in sorted(
@@ -142,13 +190,19 @@ def option_table(results: Results) -> Table:
 
 
 def drift_table(results: Results) -> Table:
-    """Mean distance from the ceilings in five drifting stages, in points."""
+    """Mean distance from the ceilings in five drifting stages, in points, as trained and refitted."""
     rows = []
     for cell in results.cells:
-        if not _still(cell):
-            each = [over_seeds([s[name] for s in cell["seeds"]]) for name in ("deviation", "backward", "forward")]
-            rows.append([NAMES[cell["cell"]["method"]], *(value.shown(".1f", 100) for value in each)])
-    return Table(["", "stage just trained", "earlier stages", "later stages"], rows)
+        if _still(cell):
+            continue
+        for judged in ("as trained", "refitted"):
+            found = [seed[judged] for seed in cell["seeds"] if judged in seed]
+            if found:
+                each = [over_seeds([s[name] for s in found]) for name in ("deviation", "backward", "forward")]
+                weights = "overlap" if cell["cell"]["balanced"] else "–"
+                values = [value.shown(".1f", 100) for value in each]
+                rows.append([NAMES[cell["cell"]["method"]], weights, judged, *values])
+    return Table(["", "weights", "coefficients", "stage just trained", "earlier stages", "later stages"], rows)
 
 
 def _by_batch(results: Results, rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
@@ -168,6 +222,11 @@ def _summary(cell: Entry | None, when: str = "best") -> str:
     half = "" if accuracy.single else f" ± {100 * (accuracy.high - accuracy.mean):.1f}"
     free, left = of(cell, "accuracy_independent", when), of(cell, "dcor2", when)
     return f"{100 * accuracy.mean:.1f}{half} / {100 * free.mean:.1f} / {left.mean:.3f}"
+
+
+def _differs(cell: Entry) -> bool:
+    """Whether a refit changed anything."""
+    return any(seed["as_trained"] != seed["best"] for seed in cell["seeds"])
 
 
 def _still(cell: Entry) -> bool:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import deconfound as dc
-from deconfound.methods import Setting, method
+from deconfound.methods import Setting
 from deconfound.networks import SyntheticCNN
 from deconfound.training import InMemoryTrainer, Samples, Schedule, bce
+from deconfound_lab.footing import kind_of, refits, trained_with
 from deconfound_lab.synthetic.images import AMPLITUDES, Ranges, SyntheticImages, ceiling, synthetic_images
 from deconfound_lab.synthetic.measures import gap, measure
 from deconfound_lab.synthetic.plan import TRAINING_IMAGES, Setup
@@ -39,16 +42,20 @@ def make_problem(
     main: Ranges = AMPLITUDES,
     test_per_group: int = TEST_PER_GROUP,
     design: dc.Design | None = None,
+    balanced: bool = False,
 ) -> Problem:
     """Training, validation and test images of one seed; a design of their own sees the training images alone."""
     half = TRAINING_IMAGES // 2
     train, validation = (draw(problem, 10 * seed + part, half, main=main) for part in (0, 1))
-    design = design or dc.Design(confounds=confounds_of(problem), keep=["group"]).fit(train.table)
+    weights = [weights_of(each, problem) if balanced else None for each in (train, validation)]
+    if design is None:
+        design = dc.Design(confounds=confounds_of(problem), keep=["group"]).fit(train.table, weight=weights[0])
     tests = {
         name: draw(problem, 100_000 + 10 * seed + part, test_per_group, name, main)
         for part, name in enumerate(("tied", "independent"))
     }
-    return Problem(design, labelled(train, design, device), labelled(validation, design, device), tests)
+    images = [labelled(*each, design, device) for each in zip((train, validation), weights, strict=True)]
+    return Problem(design, images[0], images[1], tests)
 
 
 def draw(problem: str, seed: int, per_group: int, confound: Any = "tied", main: Ranges = AMPLITUDES) -> SyntheticImages:
@@ -68,10 +75,18 @@ def confounds_of(problem: str) -> list[Any]:
     return others.get(problem, ["confound"])
 
 
-def labelled(data: SyntheticImages, design: dc.Design, device: torch.device) -> Samples:
+def weights_of(data: SyntheticImages, problem: str) -> NDArray[np.float64]:
+    """Overlap weights, under which group and confounds are independent among these images."""
+    return dc.balance(data.table, ["group"], confounds_of(problem), types={"group": "categorical"}).row_weight
+
+
+def labelled(
+    data: SyntheticImages, weight: NDArray[np.float64] | None, design: dc.Design, device: torch.device
+) -> Samples:
     """Images on the device, with metadata and labels: to train and validate with."""
     metadata = torch.from_numpy(design.encode(data.table))
-    return Samples(data.images.to(device), metadata.to(device), data.group.float().to(device))
+    known = None if weight is None else torch.from_numpy(weight).float().to(device)
+    return Samples(data.images.to(device), metadata.to(device), data.group.float().to(device), weight=known)
 
 
 def make_trainer(setup: Setup, seed: int, problem: Problem, steps: int, made: Any = None) -> InMemoryTrainer:
@@ -88,7 +103,8 @@ def make_trainer(setup: Setup, seed: int, problem: Problem, steps: int, made: An
     if made is None:
         torch.manual_seed(seed)
         setting = Setting(problem.design, PLACES, lambda: problem.train.batches(TRAINING_IMAGES), lr=setup.lr)
-        made = method(setup.method).prepare(SyntheticCNN().to(device), setting, **setup.options).to(device)
+        options = trained_with(setup.method, setup.options)
+        made = kind_of(setup.method).prepare(SyntheticCNN().to(device), setting, **options).to(device)
     warm_up = setup.warm_up / steps
     schedule = Schedule(
         steps=steps, batch_size=setup.batch, lr=setup.lr, optimizer="adam", validate_every=setup.validate_every,
@@ -105,7 +121,10 @@ def run_setup(
     if setup.stages:
         return [run_stages(setup, seed, device, tick, test_per_group) for seed in setup.seeds]
     last = max(setup.steps, setup.long)
-    problems = [make_problem(setup.problem, seed, device, test_per_group=test_per_group) for seed in setup.seeds]
+    problems = [
+        make_problem(setup.problem, seed, device, test_per_group=test_per_group, balanced=setup.balanced)
+        for seed in setup.seeds
+    ]
     trainers = [make_trainer(setup, seed, each, last) for seed, each in zip(setup.seeds, problems, strict=True)]
     measured: list[dict[str, Any]] = [{"seed": seed} for seed in setup.seeds]
     for step in range(1, last + 1):
@@ -126,11 +145,11 @@ def run_setup(
 
 
 def _measured(trainer: InMemoryTrainer, problem: Problem, batch: int) -> dict[str, Any]:
-    """The network of the best validation loss, and the last one; training then goes on as it was."""
+    """The network of the best validation loss, refitted and as trained, and the last one; then training goes on."""
     now = trainer.state()
     found: dict[str, Any] = {"best_step": int(trainer.best_step), "validation_loss": float(trainer.best_loss)}
-    for name, state in (("last", now), ("best", trainer.best)):
-        trainer.load(state, refit=True)
+    for name, state, refit in (("as_trained", trainer.best, False), ("last", now, True), ("best", trainer.best, True)):
+        trainer.load(state, refit=refit)
         found[name] = measure(trainer.method, problem.design, problem.tests)
     found["gap"] = gap(trainer, problem.train, batch)
     trainer.load(now)
@@ -147,10 +166,13 @@ def run_stages(setup: Setup, seed: int, device: torch.device, tick: Tick, test_p
     design = None
     problems = []
     for stage, main in enumerate(setup.stages):
-        made = make_problem(setup.problem, 1000 + 50 * seed + stage, device, main, test_per_group, design)
+        number = 1000 + 50 * seed + stage
+        made = make_problem(setup.problem, number, device, main, test_per_group, design, setup.balanced)
         design = made.design
         problems.append(made)
-    table: list[list[float]] = []
+    accuracy: dict[str, list[list[float]]] = {"as trained": [], "refitted": []}
+    if not refits(setup.method):
+        del accuracy["refitted"]
     network: Any = None
     for stage, problem in enumerate(problems):
         trainer = make_trainer(setup, seed, problem, setup.steps, network)
@@ -159,11 +181,13 @@ def run_stages(setup: Setup, seed: int, device: torch.device, tick: Tick, test_p
             if step % 50 == 0:
                 tick(stage * setup.steps + step, len(problems) * setup.steps)
         state, network = trainer.state(), trainer.method
-        trainer.load(state, refit=True)
-        table.append([measure(network, each.design, each.tests)["accuracy"] for each in problems])
+        for judged, table in accuracy.items():
+            trainer.load(state, refit=judged == "refitted")
+            table.append([measure(network, each.design, each.tests)["accuracy"] for each in problems])
         trainer.load(state)
     ceilings = [ceiling(main) for main in setup.stages]
-    return {"seed": seed, "accuracy": table, "ceilings": ceilings, **transfer(table, ceilings)}
+    found = {name: {"accuracy": table, **transfer(table, ceilings)} for name, table in accuracy.items()}
+    return {"seed": seed, "ceilings": ceilings, **found}
 
 
 def transfer(accuracy: list[list[float]], ceilings: list[float]) -> dict[str, float]:
