@@ -4,10 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import cross_val_score
 
 import deconfound as dc
+from deconfound.errors import DeconfoundWarning
 from deconfound.sklearn import ConfoundResidualizer
 from tests.sklearn_.people import CONFOUNDS, make_people
 
@@ -199,3 +202,36 @@ def test_what_cannot_be_done_is_said_with_the_way_out():
     for call, words in faults:
         with pytest.raises(dc.errors.DeconfoundError, match=words):
             call()
+
+
+def scaled_by_site(n=300, spread=2.0):
+    """Site B spreads every feature more: no mean differs, and no linear model can tell."""
+    rng = np.random.default_rng(0)
+    site = rng.choice(["A", "B"], n)
+    values = rng.normal(size=(n, 3)) * np.where(site == "B", 1 + spread, 1.0)[:, None]
+    return pd.DataFrame(values, columns=["a", "b", "c"]).assign(site=site, age=rng.normal(60, 9, n))
+
+
+def test_the_check_warns_of_what_trees_still_find_and_of_nothing_else():
+    X = scaled_by_site()
+    with pytest.warns(DeconfoundWarning, match="site is still in the features, though not linearly") as caught:
+        checked = ConfoundResidualizer(["site", "age"], check=True).fit(X)
+    assert [note.confound for note in checked.notes_] == ["site"]
+    assert len(caught) == 1
+    note = checked.notes_[0]
+    assert note.nonlinear.value > 0.7 > note.linear.value
+    residual = checked.transform(X)
+    forest = RandomForestClassifier(50, random_state=0)
+    assert cross_val_score(forest, residual, X["site"], scoring="roc_auc").mean() > 0.7  # and a tree does
+    assert ConfoundResidualizer(["site", "age"], check=True).fit(scaled_by_site(spread=0.0)).notes_ == ()
+
+
+def test_the_check_stays_within_classes_of_y():
+    X = scaled_by_site(spread=0.0)
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 300)
+    X["site"] = np.where(rng.random(300) < 0.1 + 0.8 * y, "B", "A")
+    X[["a", "b", "c"]] *= (1 + 2 * y)[:, None]  # the spread follows the label, and the site only with it
+    assert ConfoundResidualizer(["site", "age"], keep="y", check=True).fit(X, y).notes_ == ()
+    with pytest.warns(DeconfoundWarning, match="site is still in the features"):
+        ConfoundResidualizer(["site", "age"], check=True).fit(X)  # without the label it cannot tell

@@ -10,7 +10,7 @@ import torch
 
 from deconfound.auditing import comparison_page, comparison_sentences
 from deconfound.auditing.forest import Dot, Panel, forest
-from deconfound.errors import OptionError
+from deconfound.errors import DeconfoundWarning, OptionError
 from deconfound.metrics import within_group_dcor_sqr
 from deconfound.training.comparison import compare, entries
 from deconfound.training.jobs import open_runs, plan
@@ -155,3 +155,19 @@ def test_one_method_is_compared_with_itself_under_names_of_its_own(tmp_path):
     unknown = {"methods": ["a"], "variants": {"a": {"method": "pmdn", "training": {"balance": "much"}}}}
     with pytest.raises(OptionError, match=r"compare\.variants must have keys of training that can be"):
         entries(tiny.config(path, tmp_path / "runs", compare=unknown))
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+def test_a_variant_that_fails_does_not_take_its_method_along(tmp_path):
+    path = tiny.write(tmp_path)
+    chosen = {
+        "methods": ["none", "mad"],
+        "variants": {"mad": {"method": "none", "training": {"lr": 1e30}}},
+        "seeds": [0],
+        "permutations": 19,
+        "bootstraps": 40,
+    }
+    with pytest.warns(DeconfoundWarning, match="left out of the comparison, for folds failed: mad"):
+        found = compare(tiny.config(path, tmp_path / "runs", compare=chosen, training={"epochs": 3}))
+    assert [line["name"] for line in found.lines] == ["none"]
+    assert len(found.failures) == 2

@@ -1,5 +1,6 @@
 """Measures of what is left: distance correlation, correlations, tests, probes, performance."""
 
+from deconfound.metrics.beyond_linear import BeyondLinear, beyond_linear
 from deconfound.metrics.columns import Column, column
 from deconfound.metrics.conditional import partial_distance_correlation, residual_dcor_sqr, within_group_dcor_sqr
 from deconfound.metrics.confounder_tests import conditional_permutations, full_confounder_test, partial_confounder_test
@@ -40,6 +41,7 @@ from deconfound.metrics.residual_tests import residual_dcor_test
 __all__ = [
     "AUCSplit",
     "Association",
+    "BeyondLinear",
     "Calibration",
     "Column",
     "Difference",
@@ -50,6 +52,7 @@ __all__ = [
     "auc",
     "auc_split",
     "balanced_accuracy",
+    "beyond_linear",
     "bootstrap_difference",
     "brier_score",
     "calibration",

@@ -21,8 +21,10 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
 
 from deconfound.design import Design
 from deconfound.design.codecs import Kind, Policy
+from deconfound.design.terms import source_columns
 from deconfound.errors import DeconfoundWarning, OptionError
 from deconfound.layers.functional import least_squares, moments, residualize
+from deconfound.metrics import BeyondLinear, beyond_linear, column
 from deconfound.sklearn.intake import (
     LABEL,
     Columns,
@@ -53,9 +55,13 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         types: See `Design`.
         missing: See `Design`.
         unseen: See `Design`.
+        check: Look in `fit` whether a linear removal is enough for these rows (`deconfound.metrics.beyond_linear`), and
+            warn of each confound that a non-linear probe still reads from the residuals: trees after this transformer
+            use what a linear model cannot.
 
     Attributes:
         design_: The fitted design; None if no confounds were given, which leaves X as it is, with a warning.
+        notes_: What `check` found, a `BeyondLinear` for each such confound.
         coefficients_: For each confound column, its effect on each feature in the user's own units.
 
     Example:
@@ -74,12 +80,14 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         types: Mapping[str, Kind] | None = None,
         missing: Policy = "error",
         unseen: Policy = "error",
+        check: bool = False,
     ) -> None:
         self.confounds = confounds
         self.keep = keep
         self.types = types
         self.missing = missing
         self.unseen = unseen
+        self.check = check
 
     def fit(self, X: Any, y: Any = None, confounds: Any = None) -> Self:
         """Learn β from these rows.
@@ -99,6 +107,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         self._roles: Roles = roles
         self.design_: Design | None = None
         self.coefficients_: dict[str, NDArray[np.float64]] = {}
+        self.notes_: tuple[BeyondLinear, ...] = ()
         if table is None:
             warnings.warn(
                 "ConfoundResidualizer was fitted without confounds and leaves X as it is. Name columns of X in "
@@ -107,7 +116,10 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
                 stacklevel=2,
             )
             return self
-        self._learn(features, table, column_or_1d(y) if by_label else None)
+        labels = column_or_1d(y) if by_label else None
+        self._learn(features, table, labels)
+        if self.check:
+            self._warn_of_the_rest(features, table, labels)
         return self
 
     def transform(self, X: Any, confounds: Any = None) -> Any:
@@ -156,6 +168,18 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         self.coefficients_ = {
             column.name: effect / column.unit for column, effect in zip(columns, standardised, strict=True)
         }
+
+    def _warn_of_the_rest(self, features: NDArray[Any], table: Columns, labels: NDArray[Any] | None) -> None:
+        """Warn of each confound that a non-linear probe reads from the residuals."""
+        assert self.design_ is not None
+        removal = _white(self.design_, {name: v for name, v in table.items() if name not in self._roles.kept})
+        residual = residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
+        columns = [column(name, np.asarray(table[name])) for name in source_columns(self.design_.confounds)]
+        classes = labels is not None and kind_of_labels(labels) == "categorical"
+        groups = np.unique(labels, return_inverse=True)[1] if classes else None  # type: ignore[arg-type]
+        self.notes_ = beyond_linear(residual, columns, groups=groups)
+        for note in self.notes_:
+            warnings.warn(note.text, DeconfoundWarning, stacklevel=3)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

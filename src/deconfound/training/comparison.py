@@ -117,8 +117,9 @@ def compare(
     problems = open_runs([run for line in lines for run in line.runs.values()], progress, source)
     with working_on([chosen.run.folder, *(problem.config.run.folder for problem in problems)]):
         failed = train_runs(problems, jobs, cluster, progress)
-        broken = {result.job.config.method.name for result in failed}
-        whole = [line for line in lines if line.method not in broken]
+        folders = {result.job.config.run.folder for result in failed}
+        broken = {line.name for line in lines if folders & {run.run.folder for run in line.runs.values()}}
+        whole = [line for line in lines if line.name not in broken]
         if not whole:
             raise_if_failed(failed, chosen.run.folder)
         if failed and progress is None:
