@@ -20,6 +20,7 @@ NoteKind = Literal[
     "people",
     "constant outputs",
     "no performance",
+    "no independent rows",
     "points away",
     "not linear",
     "many tests",

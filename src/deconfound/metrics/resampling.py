@@ -1,8 +1,8 @@
 """Bootstrap samples over people, and the p-values and confidence intervals made from resamples."""
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -46,13 +46,14 @@ class Resampling:
     def __post_init__(self) -> None:
         """Refuse counts that give no p-value at 5 % or no interval."""
         for name, least in (("permutations", 19), ("bootstraps", 40), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool):
-                raise OptionError(f"{name} must be a whole number; got {value!r}.")
+            try:
+                value = operator.index(getattr(self, name))
+            except TypeError as error:
+                raise OptionError(f"{name} must be a whole number; got {getattr(self, name)!r}.") from error
             if not least <= value < 2**63:
                 few = " Fewer say nothing." if name != "seed" else ""
                 raise OptionError(f"{name} must be at least {least}; got {value}.{few}")
-            object.__setattr__(self, name, int(value))
+            object.__setattr__(self, name, value)
 
     def generator(self) -> torch.Generator:
         """A fresh generator, so that every statistic can be recomputed alone."""
