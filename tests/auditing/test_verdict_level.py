@@ -41,3 +41,12 @@ def test_a_probe_alone_needs_more_than_the_level_of_the_main_test():
     from deconfound.auditing.verdicts import LEVEL, PROBE_LEVEL
 
     assert LEVEL + 2 * PROBE_LEVEL <= 0.075
+
+
+def test_a_probe_has_permutations_enough_to_decide_alone():
+    from deconfound.auditing.verdicts import PROBE_LEVEL
+
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=60)
+    found = dc.audit(age, {"age": age}, confounds=["age"], permutations=19, bootstraps=40, embedding=False)
+    assert found.where(statistic="linear_probe_r2")[0].p <= PROBE_LEVEL

@@ -65,7 +65,7 @@ def audit(
             called "control", "healthy", "no" and the like, else the later one in the alphabet.
         classes: the level that each column of outputs stands for, where there is one column per class; by default
             the sorted order, as scikit-learn's `classes_`.
-        permutations: permuted tables for each p-value (a tenth of them, at least 39, for probes).
+        permutations: permuted tables for each p-value (a tenth of them, at least 99, for probes).
         bootstraps: bootstrap samples for each interval.
         seed: of every random draw; the same seed gives the same audit.
         embedding: whether to place the rows in the plane for the page.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from deconfound.auditing.verdicts import PROBE_LEVEL
 from deconfound.metrics.columns import Column
 from deconfound.metrics.conditional import SMALLEST_GROUP, partial_distance_correlation
 from deconfound.metrics.confounder_tests import full_confounder_test, partial_confounder_test
@@ -18,6 +19,8 @@ from deconfound.metrics.residual_tests import residual_draws, residuals
 FOLDS = 5
 # Below this a cross-validated probe is mostly noise.
 FEWEST_FOR_PROBES = 25
+# With fewer permutations no p-value is as small as a probe that decides alone needs.
+FEWEST_OF_A_PROBE = round(1 / PROBE_LEVEL) - 1
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *
     Args:
         given: the rows.
         labels: the label columns at these rows; with none, everything is marginal.
-        resampling: permutations and bootstrap samples; probes take a tenth of the permutations, at least 39.
+        resampling: permutations and bootstrap samples; probes take a tenth of the permutations, at least 99.
         logits: whether the paper's per-logit measure makes sense.
     """
     n = len(given.outputs)
@@ -110,7 +113,7 @@ def _probes(
             confound = replace(confound, values=left.y[:, 0])
     if len(torch.unique(units)) < FEWEST_FOR_PROBES:
         return []
-    fewer = replace(resampling, permutations=max(39, resampling.permutations // 10))
+    fewer = replace(resampling, permutations=max(FEWEST_OF_A_PROBE, resampling.permutations // 10))
     return [
         probe(pooled, confound, kind, groups=groups, units=units, folds=FOLDS, resampling=fewer)
         for kind in ("linear", "nonlinear")

@@ -174,7 +174,7 @@ _CHANGES = {
 }
 STATISTICS: dict[str, Words] = {**_LEFT, **_TABLE, **_PERFORMANCE, **_INDEPENDENT, **_ACROSS, **_CHANGES}
 RESAMPLES = (
-    "p-values: the confound is permuted {permutations:,} times (a tenth of that, at least 39, for probes), within "
+    "p-values: the confound is permuted {permutations:,} times (a tenth of that, at least 99, for probes), within "
     "label groups or folds where the statistic is taken within them, and among neighbours of a numeric label; p = (1 "
     "+ permuted values at least as large) / (1 + permutations). People with several rows exchange a confound that "
     "they have once, and shuffle one that varies within them. The shaded level of independent data is the 95 % "
