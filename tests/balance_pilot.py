@@ -189,20 +189,23 @@ def _of_people(values):
     return {"mean": round(value, 4), "low": round(float(low), 4), "high": round(float(high), 4)}
 
 
+def cell(arm, item):
+    """A value with its interval, or with its difference to the plain network."""
+    change = item["difference"]
+    text = f"{item['mean']:.3f}"
+    if arm == "none":
+        text += f" ({item['low']:.3f} to {item['high']:.3f})"
+    else:
+        words = f"{change['mean']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f})"
+        text += f", **{words}**" if change["low"] > 0 or change["high"] < 0 else f", {words}"
+    return text.replace("-", "−")
+
+
 def markdown(content, name):
     """The table of one set of data; a difference to the plain network is bold where its interval does not include 0."""
     lines = [f"| | {' | '.join(MEASURES.values())} |", "|---" * (len(MEASURES) + 1) + "|"]
     for arm, measures in content["sets"][name]["lines"].items():
-        cells = []
-        for key in MEASURES:
-            item, change = measures[key], measures[key]["difference"]
-            cell = f"{item['mean']:.3f}"
-            if arm == "none":
-                cell += f" ({item['low']:.3f} to {item['high']:.3f})"
-            else:
-                text = f"{change['mean']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f})"
-                cell += f", **{text}**" if change["low"] > 0 or change["high"] < 0 else f", {text}"
-            cells.append(cell.replace("-", "−"))
+        cells = [cell(arm, measures[key]) for key in MEASURES]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -4,8 +4,11 @@
 `docs/concepts/methods.md` has the tables that `markdown` makes of them, and a test compares the two.
 """
 
+import json
 import sys
 from pathlib import Path
+
+import numpy as np
 
 from deconfound.training import fit
 from tests import balance_pilot
@@ -28,7 +31,7 @@ def config_of(name, split, arm, folder):
     config = balance_pilot.config_of(name, split, "none", 0, folder)
     method = arm.split(" +")[0]
     places = {"at": ["fc1"]} if (name, method) == ("abide", "erase") else {}
-    path = balance_pilot.run_folder(name, split, arm, 0, folder)
+    path = run_folder(name, split, arm, folder)
     return {
         **config,
         "method": {"name": method, **places},
@@ -47,5 +50,71 @@ def train(folder):
                 print(name, split, arm, flush=True)
 
 
+def measure(folder):
+    """The content of the results: every measure of every arm that was trained, and the weights that were chosen."""
+    content = {"format": "deconfound-methods-tables", "plan": "docs/decisions/0012-methods-on-tables.md", "sets": {}}
+    for name, splits in CELLS.items():
+        found, chosen = {}, {}
+        for arm in arms(splits["5-fold"]):
+            trained = {split: 1 for split, methods in splits.items() if arm in arms(methods)}
+            found[arm] = balance_pilot._measured(name, trained, arm, folder)
+            chosen |= {f"{arm}, {split}": _chosen(run_folder(name, split, arm, folder)) for split in trained}
+        lines = {
+            arm: {key: balance_pilot._estimate(values[key], found["none"][key]) for key in values}
+            for arm, values in found.items()
+        }
+        first = json.loads((run_folder(name, "5-fold", "none", folder) / "run.json").read_text())
+        kept = ("deconfound", "commit", "python", "platform", "packages", "data")
+        content["sets"][name] = {
+            "lines": lines,
+            "chosen": {key: value for key, value in chosen.items() if value},
+            "seconds": {arm: _seconds(name, arm, folder) for arm in found},
+            "provenance": {key: first["provenance"][key] for key in kept},
+        }
+    return content
+
+
+def run_folder(name, split, arm, folder):
+    return balance_pilot.run_folder(name, split, arm, 0, folder)
+
+
+def _results(path):
+    return [json.loads(file.read_text()) for file in sorted(path.glob("fold-*/result.json"))]
+
+
+def _chosen(path):
+    """The weight of each fold, and whether outputs collapsed at a weight that was tried."""
+    told = [result["chosen"] for result in _results(path) if result["chosen"]]
+    return [
+        {"weight": each["weight"], "tried": len(each["tried"]), "collapsed": _collapsed(each["tried"])} for each in told
+    ]
+
+
+def _collapsed(tried):
+    return any(each["gain"] <= each["gain_error"] for each in tried)
+
+
+def _seconds(name, arm, folder):
+    """Of one fold of five, on average."""
+    return round(float(np.mean([each["seconds"] for each in _results(run_folder(name, "5-fold", arm, folder))])), 1)
+
+
+def markdown(content, name):
+    """The table of one set of data, as that of balance; "–" where an arm was not trained."""
+    measures = balance_pilot.MEASURES
+    lines = [f"| | {' | '.join(measures.values())} | seconds a fold |", "|---" * (len(measures) + 2) + "|"]
+    for arm, values in content["sets"][name]["lines"].items():
+        cells = [balance_pilot.cell(arm, values[key]) if key in values else "–" for key in measures]
+        lines.append(f"| {arm} | {' | '.join(cells)} | {content['sets'][name]['seconds'][arm]:g} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    train(Path(sys.argv[2]))
+    place = Path(sys.argv[2])
+    if sys.argv[1] == "train":
+        train(place)
+    else:
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps(measure(place), indent=1) + "\n")
+        for each in CELLS:
+            print(markdown(json.loads(RESULTS.read_text()), each))

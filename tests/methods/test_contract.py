@@ -42,6 +42,13 @@ def test_a_method_is_declared_once_and_described(name):
     assert ("Reads the confounds at inference." in section) == kind.reads_confounds
 
 
+def test_the_table_of_all_methods_says_who_needs_the_confounds_at_inference():
+    page = (ROOT / "docs" / "concepts" / "methods.md").read_text()
+    lines = page.split("## At a glance")[1].split("\n## ")[0].strip().split("\n")[2:]
+    told = {cells[1].strip(" `"): cells[2].strip() for cells in (line.split("|") for line in lines)}
+    assert told == {name: "yes" if method(name).reads_confounds else "no" for name in METHODS}
+
+
 def test_every_method_of_the_room_is_registered():
     room = Path(deconfound.methods.__file__).parent
     classes = set()
