@@ -5,9 +5,10 @@ RUN := $(VENV)/bin
 # pytest already runs one process per core.
 PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 
-.PHONY: demo test test-all docs bench fuzz chaos figures check format clean
+.PHONY: demo test test-all docs package matrix bench fuzz chaos figures check format clean
 
 demo: $(VENV)/.base
+	@echo "3 of 3: two small networks are trained and audited: one to three minutes"
 	$(RUN)/deconfound demo
 
 test: check
@@ -22,6 +23,14 @@ docs: $(VENV)/.docs
 	$(RUN)/sphinx-build --quiet --fail-on-warning --keep-going --builder html docs build/site
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.notebooks build/site/notebooks
 	@echo "open build/site/index.html"
+
+# Wheel and sdist, tried in a fresh environment without the repository.
+package: $(VENV)/.docs
+	$(RUN)/python -m tests.package
+
+# The versions that are promised, as far as they can be installed here.
+matrix: $(VENV)/.docs
+	$(RUN)/python -m tests.matrix --out docs/results/matrix.json
 
 bench: $(VENV)/.test
 	$(RUN)/deconfound bench
@@ -52,9 +61,10 @@ clean:
 
 # torch stands in the same command as whatever needs it, so that the pinned build is the one installed.
 $(VENV)/.base: pyproject.toml constraints.txt
-	@echo "installing deconfound and torch into $(VENV): some 200 MB, a minute or two"
+	@echo "1 of 3: a Python environment in $(VENV); nothing is installed outside it, and make clean deletes it"
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
-	$(RUN)/pip install --quiet --constraint constraints.txt torch -e .
+	@echo "2 of 3: deconfound with torch, numpy, typer and rich: some 200 MB to download, a minute or two"
+	$(RUN)/pip install --constraint constraints.txt torch -e .
 	touch $@
 
 $(VENV)/.test: $(VENV)/.base

@@ -25,7 +25,8 @@ def demo(
     The images hold a main effect and a confound that both go with the group. A network that leaves the confound
     alone can reach 83.3 % at most; more than that is the confound's doing.
     """
-    from deconfound_lab.demo.demo import NETWORKS, audit, sentence, train
+    from deconfound.data import write_text
+    from deconfound_lab.demo.demo import HEAD, NETWORKS, audit, lines, page, sentence, train
     from deconfound_lab.synthetic.images import CEILING
 
     if out.suffix != ".html" or out.is_dir():
@@ -42,11 +43,11 @@ def demo(
         report = audit(results, seed, lambda what, done, total: bar.update(task, completed=done, total=total))
         bar.update(task, completed=1, total=1)
     table = Table(title=f"Images not seen in training; ceiling without the confound {CEILING:.1%}")
-    for head in ("", "accuracy", "accuracy, confound independent", "dcor² with the confound"):
+    for head in HEAD:
         table.add_column(head, justify="left" if not head else "right")
-    for name, result in results.items():
-        table.add_row(name, f"{result.accuracy:.1%}", f"{result.accuracy_independent:.1%}", f"{result.dcor2:.3f}")
+    for line in lines(results):
+        table.add_row(*line)
     console.print(table)
     console.print(sentence(*results.values()))
-    report.save(out)
+    write_text(out, page(results, report))
     console.print(f"Report: {out.resolve()}", highlight=False, soft_wrap=True)

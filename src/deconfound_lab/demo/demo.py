@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import deconfound as dc
+from deconfound.auditing import html_table, section
 from deconfound_lab.synthetic.images import CEILING, CEILING_WITH_CONFOUND
 from deconfound_lab.synthetic.measures import measure, outputs
 from deconfound_lab.synthetic.plan import Setup
@@ -68,6 +69,24 @@ def sentence(plain: DemoResult, ours: DemoResult) -> str:
             f"{CEILING_WITH_CONFOUND:.1%} is possible), and PMDN does without."
         )
     return f"{numbers} These networks are too little trained, or too unlucky, to show more: try more --steps."
+
+
+HEAD = ("", "accuracy", "accuracy, confound independent", "dcor² with the confound")
+
+
+def lines(results: Mapping[str, DemoResult]) -> list[list[str]]:
+    """A line for each network, under `HEAD`."""
+    return [
+        [name, f"{each.accuracy:.1%}", f"{each.accuracy_independent:.1%}", f"{each.dcor2:.3f}"]
+        for name, each in results.items()
+    ]
+
+
+def page(results: Mapping[str, DemoResult], report: dc.Audit) -> str:
+    """The page of the audit, with what the terminal shows before it."""
+    title = f"What the two networks learned; {CEILING:.1%} is the most without the confound"
+    told = section(title, html_table(HEAD, lines(results), label="networks"), lead=sentence(*results.values()))
+    return report.to_html().replace("<section", f"{told}<section", 1)
 
 
 def audit(results: Mapping[str, DemoResult], seed: int = 0, progress: Any = None) -> dc.Audit:
