@@ -127,6 +127,23 @@ def test_the_split_of_the_auc_is_that_of_the_metric_and_confounds_alone_have_the
     assert measured(gaps, "auc", model="missing cells alone").value == 1
 
 
+def test_sites_and_test_sets_of_one_class_are_named_because_they_have_no_auc():
+    outputs, table = cohort()
+    table["dx"] = np.where(table["site"] == "SRI", "control", table["dx"])
+    with pytest.warns(DeconfoundWarning):
+        found = audit(outputs["clean"], table, confounds=["site"], labels=["dx"], fold="site", **QUICK)
+    told = [note.text for note in found.notes if note.kind == "one class"]
+    assert told == [
+        "1 of 3 test sets hold one dx only and have no AUC; the mean leaves them out.",
+        "Every row has the same dx in site SRI: no AUC there.",
+    ]
+    values = {row.level: row.value for row in found.where(confound="site", statistic="auc")}
+    assert [level for level, value in values.items() if value != value] == ["SRI"]
+    assert measured(found, "auc", confound="", space="outputs").value == pytest.approx(
+        np.mean([value for value in values.values() if value == value])
+    )
+
+
 # Reading outputs
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from deconfound.auditing.embedding import embed
 from deconfound.auditing.intake import Intake, Roles, read, sampled
 from deconfound.auditing.measures import Left, Measured, left_in, main_statistic
-from deconfound.auditing.notes import diagnose, reasons
+from deconfound.auditing.notes import diagnose, one_class_folds, reasons
 from deconfound.auditing.records import NO_ANSWER, AuditRow, Embedding, Note, Verdict
 from deconfound.auditing.result import Audit
 from deconfound.auditing.scoring import association_rows, audit_row, difference_row, scored
@@ -87,7 +87,7 @@ def audit(
     notes = [
         note for item in data.confounds for note in diagnose(item, data.labels, data.groups, data.units, data.folds)
     ]
-    notes = [*data.notes, *notes]
+    notes = [*data.notes, *(note for label in data.labels for note in one_class_folds(label, data.folds)), *notes]
     sample = sampled(data.units, MOST_ROWS, seed)
     if len(sample) < len(data.units):
         text = f"What is left is measured on {len(sample):,} of {len(data.units):,} rows, people drawn at random."

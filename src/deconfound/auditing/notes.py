@@ -34,6 +34,7 @@ def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: 
     for label in labels:
         notes += _tie(confound, label)
     notes += _rare_levels(confound)
+    notes += [note for label in labels for note in _one_class(confound, label)]
     if reasons(notes, name):
         return notes
     return notes + (_within_folds(confound, folds) or _within_groups(confound, groups, folds))
@@ -58,14 +59,40 @@ def _tie(confound: Column, label: Column) -> list[Note]:
     return []
 
 
+def _one_class(confound: Column, label: Column) -> list[Note]:
+    """Levels in which every row has the same label: they have no AUC."""
+    if label.kind == "numeric" or not confound.levels:
+        return []
+    found = torch.zeros(len(confound.levels), len(label.levels), dtype=torch.long)
+    rows = confound.present & label.present
+    found.index_put_((confound.values[rows].long(), label.values[rows].long()), torch.tensor(1), accumulate=True)
+    alone = [level for level, seen in zip(confound.levels, (found > 0).sum(1).tolist(), strict=True) if seen == 1]
+    if not alone or len(label.levels) == 1:
+        return []
+    text = f"Every row has the same {label.name} in {confound.name} {_listed(alone)}: no AUC there."
+    return [Note("one class", "note", confound.name, text)]
+
+
+def one_class_folds(label: Column, folds: Tensor) -> list[Note]:
+    """Test sets in which every row has the same label: the mean AUC leaves them out."""
+    constant, count = _constant(label, folds)
+    if label.kind == "numeric" or not constant or count == 1:
+        return []
+    text = f"{constant} of {count} test sets hold one {label.name} only and have no AUC; the mean leaves them out."
+    return [Note("one class", "note", "", text)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
 def _rare_levels(confound: Column) -> list[Note]:
     codes = confound.values[confound.present].long()
     counts = torch.bincount(codes, minlength=len(confound.levels)).tolist() if confound.levels else []
     rare = [f"{level} ({count})" for level, count in zip(confound.levels, counts, strict=False) if count < FEW_ROWS]
     if not rare:
         return []
-    shown = ", ".join(rare[:6]) + (f" and {len(rare) - 6} more" if len(rare) > 6 else "")
-    text = f"{confound.name} has levels of fewer than {FEW_ROWS} rows: {shown}."
+    text = f"{confound.name} has levels of fewer than {FEW_ROWS} rows: {_listed(rare)}."
     return [Note("rare levels", "warning", confound.name, text)]
 
 

@@ -11,6 +11,7 @@ NoteKind = Literal[
     "sampled",
     "few people",
     "small groups",
+    "one class",
     "rare levels",
     "same as label",
     "tied to label",
