@@ -6,7 +6,7 @@ import torch
 
 from deconfound import metrics
 from deconfound.errors import OptionError, ShapeError
-from deconfound.metrics.linear_models import least_squares, ridge
+from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.probes import _held_out, _scores, _weighted_scores
 from deconfound.metrics.resampling import Resampling, person_folds
 
@@ -39,13 +39,6 @@ def test_ridge_agrees_with_scikit_learn_at_the_penalty_that_gcv_chooses(rng):
         best = min(penalties, key=gcv)
         expected = linear_model.Ridge(alpha=best).fit(x, targets[:, target]).predict(at)
         np.testing.assert_allclose(found[:, target], expected, rtol=1e-8)
-
-
-def test_least_squares_agrees_with_scikit_learn(rng):
-    x, y, at = rng.normal(size=(30, 3)), rng.normal(size=(30, 2)), rng.normal(size=(4, 3))
-    expected = linear_model.LinearRegression().fit(x, y).predict(at)
-    found = least_squares(*(torch.from_numpy(part) for part in (x, y, at)))
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_auc_agrees_with_scikit_learn_also_with_ties_and_in_batches(rng):

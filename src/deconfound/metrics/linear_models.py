@@ -1,4 +1,4 @@
-"""Small linear models in closed form, for many targets at once."""
+"""Ridge regression in closed form, for many targets at once."""
 
 import torch
 from torch import Tensor
@@ -6,13 +6,6 @@ from torch import Tensor
 # Ridge penalties tried, as multiples of the mean squared singular value of the features. Smaller ones let random
 # features of a single output fit noise that no held-out row has.
 _PENALTIES = torch.logspace(-2, 4, 13, dtype=torch.float64)
-
-
-def least_squares(x: Tensor, targets: Tensor, at: Tensor) -> Tensor:
-    """Fit `targets (n, t)` on `x (n, d)` with an intercept and predict them at other rows."""
-    mean, centre = targets.mean(0), x.mean(0)
-    weights: Tensor = torch.linalg.lstsq(x - centre, targets - mean, driver="gelsd").solution
-    return mean + (at - centre) @ weights
 
 
 def ridge(x: Tensor, targets: Tensor, at: Tensor) -> Tensor:
