@@ -137,37 +137,36 @@ def test_memory_is_counted_in_samples():
 
 @pytest.mark.parametrize("share", [None, 0.25])
 def test_the_implicit_gradient_is_the_naive_running_average(share):
-    """S by loops over rows, its prior, its memory, the features' sizes with a jump, and the gradient that follows."""
+    """S by loops over rows, its prior, its memory, the mean squares with a jump, and the gradient that follows."""
     cohort, memory = make_cohort(n=240), 70.0
     layer = dc.PMDN(cohort.design, 5, memory=memory, step=share).double()
     q, n = cohort.design.confound_directions, 20
-    mean, size, deviation, jumps = np.zeros((q, 5)), np.zeros(5), np.zeros(5), 0
+    mean, square, jumps = np.zeros((q, 5)), np.zeros(5), 0
     draw = torch.Generator().manual_seed(0)
     for number, rows in enumerate(torch.arange(240).split(n)):
         x = cohort.features[rows].clone().requires_grad_()
         direction = torch.randn(n, 5, generator=draw).double() + cohort.metadata[rows, :1]
         direction[:, 1] *= 300.0 if number >= 8 else 1.0
-        direction[:, 2] *= number > 0
+        direction[:, 2] *= number not in (0, 5)
         (layer(x, cohort.metadata[rows]) * direction).mean().backward()
         g = direction.numpy() / (5 * n)
         c, z = confounds_of(cohort, rows.numpy()), regressors_of(cohort, rows.numpy())[:, :q]
         part = share or n / (min(number * n, memory) + n + 300)
         for j in range(5):
-            found, growth = math.sqrt(np.mean((n * g[:, j]) ** 2)), 1.0
-            if size[j] > 0 and found > 0:
-                change = math.log(found / size[j])
-                jumped = abs(change) > max(gradient.DEVIATIONS * deviation[j] / math.sqrt(n), math.log(gradient.JUMP))
-                growth = math.exp(change if jumped else gradient.WEIGHT * change)
-                usual = min(abs(change), gradient.LARGEST_DEVIATION) * math.sqrt(n)
-                deviation[j] += gradient.WEIGHT * (usual - deviation[j])
-                jumps += jumped
-            size[j] = size[j] * growth if size[j] > 0 else found
-            total = sum(c[i] * n * g[i, j] for i in range(n)) / n
-            mean[:, j] = mean[:, j] * growth + part * (total - mean[:, j] * growth)
+            found = np.mean([(n * g[i, j]) ** 2 for i in range(n)])
+            change = 0.5 * math.log(found / square[j]) if square[j] > 0 and found > 0 else 0.0
+            jumped = abs(change) > max(math.log(gradient.JUMP), gradient.NOISE / math.sqrt(n))
+            mean[:, j] *= math.exp(change) if jumped else 1.0
+            mean[:, j] += part * (sum(c[i] * n * g[i, j] for i in range(n)) / n - mean[:, j])
+            if jumped or square[j] == 0:
+                square[j] = found
+            elif found > 0:
+                square[j] += part * (found - square[j])
+            jumps += jumped
         np.testing.assert_allclose(layer.gradient_mean.numpy(), mean, rtol=1e-7, atol=1e-9)
-        np.testing.assert_allclose(layer.gradient_size.numpy(), [size, deviation], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(layer.gradient_square.numpy()[0], square, rtol=1e-7, atol=1e-12)
         np.testing.assert_allclose(x.grad.numpy(), g - z @ mean / n, rtol=1e-6, atol=1e-10)
-    assert 0 < jumps < 30
+    assert jumps == 1
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -137,7 +137,7 @@ def test_the_implicit_gradient_of_weighted_rows_is_autograd_through_weighted_lea
 @pytest.mark.parametrize(
     ("weight", "text"),
     [
-        ([1.0, 2.0], r"weight must be one number per sample, shape \(400,\); got torch.float32 of shape \(2,\)"),
+        ([1.0, 2.0], r"weight must be one number per sample, shape \(400,\); got torch.float64 of shape \(2,\)"),
         (torch.full((400,), -1.0), "weight must be finite and not negative; got -1.0"),
         (torch.full((400,), torch.nan), "weight must be finite and not negative; got nan"),
     ],

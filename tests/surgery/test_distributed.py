@@ -30,17 +30,24 @@ def attach(cohort, name):
     return dc.normalize(network, cohort.design, **{"at": ["0", "2"], "example": example, **LAYERS[name]}).double()
 
 
-def train(call, model, cohort, pick):
+def train(call, model, cohort, pick, weights=None):
     """Some steps of plain descent, on `pick` of each batch; the loss is a mean over rows."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     label = torch.from_numpy(cohort.table["dx"]).double()[:, None]
     for step, rows in enumerate(torch.arange(STEPS * BATCH).split(BATCH)):
         mine = rows[pick(step)]
-        output = call(cohort.features[mine], metadata=cohort.metadata[mine])
+        weight = None if weights is None else weights[mine]
+        output = call(cohort.features[mine], metadata=cohort.metadata[mine], weight=weight)
         optimizer.zero_grad()
         nn.functional.binary_cross_entropy_with_logits(output, label[mine]).backward()
         optimizer.step()
     return model.state_dict()
+
+
+def row_weights():
+    """Some of them zero; those of one half of a batch add up to other than those of the other."""
+    weights = torch.rand(STEPS * BATCH, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
+    return weights * (torch.arange(STEPS * BATCH) % 5 > 0)
 
 
 def half(rank):
@@ -63,6 +70,9 @@ def work(rank, folder, picks):
                 model = attach(cohort, name)
                 call = DistributedDataParallel(model)
                 learned[f"{name} {pick.__name__}"] = train(call, model, cohort, pick(rank))
+            model = attach(cohort, name)
+            call = DistributedDataParallel(model)
+            learned[f"{name} weighted"] = train(call, model, cohort, half(rank), row_weights())
         torch.save(learned, f"{folder}/{rank}.pt")
     finally:
         dist.destroy_process_group()
@@ -76,13 +86,14 @@ def learned(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.parametrize("weights", [None, row_weights()], ids=["rows alike", "weights"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_two_processes_on_halves_learn_the_beta_of_one_on_the_whole(learned, name):
+def test_two_processes_on_halves_learn_the_beta_of_one_on_the_whole(learned, name, weights):
     cohort = make_cohort(STEPS * BATCH)
     model = attach(cohort, name)
     start = copy.deepcopy(model.state_dict())
-    one = train(model, model, cohort, lambda step: slice(None))
-    two = learned[0][f"{name} half"]
+    one = train(model, model, cohort, lambda step: slice(None), weights)
+    two = learned[0][f"{name} {'half' if weights is None else 'weighted'}"]
     assert one.keys() == two.keys()
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=0, atol=1e-6, msg=lambda text, key=key: f"{key}: {text}")

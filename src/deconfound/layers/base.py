@@ -269,8 +269,9 @@ class MetadataLayer(nn.Module, ABC):
             return self.updating
         return self.updating and not torch_private.in_backward()
 
-    def _count_skip(self, finite: Tensor) -> None:
-        self.skipped.add_((~finite).to(self.skipped.dtype))
+    def _count_skip(self, finite: Tensor | bool) -> None:
+        if finite is not True:
+            self.skipped.add_(1 if finite is False else (~finite).to(self.skipped.dtype))
 
     def _check_processes(self) -> None:
         """One error on every process if they do not hold the same layer: their sums would be of different things."""

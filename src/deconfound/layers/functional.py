@@ -46,38 +46,39 @@ class Moments:
     rows: Tensor
 
 
-def residualize(features: Tensor, confounds: Tensor, coefficients: Tensor) -> Tensor:
-    """`r = f − c β_C`: the features without the part that the confounds explain.
+def residualize(features: Tensor, confounds: Tensor, coefficients: Tensor, scale: float = 1.0) -> Tensor:
+    """`r = f − s c β_C`: the features without the part that the confounds explain.
 
     Args:
         features: `(n, d)`, or `(n, d, positions)` with one coefficient for all positions.
         confounds: `(n, q_C)`.
         coefficients: `(q_C, d)`.
+        scale: s.
     """
     if features.ndim == 2 and not confounds.requires_grad and kernels.usable(features, coefficients):
-        residual: Tensor = _Subtract.apply(features, confounds, coefficients)
+        residual: Tensor = _Subtract.apply(features, confounds if scale == 1.0 else confounds * scale, coefficients)
         return residual
     rows = _block(features, confounds, coefficients)
     if rows:
         residual = torch.empty_like(features)
         parts = zip(features.split(rows), confounds.split(rows), residual.split(rows), strict=True)
         for part, of_part, result in parts:
-            torch.addmm(part, of_part, coefficients, alpha=-1, out=result)
+            torch.addmm(part, of_part, coefficients, alpha=-scale, out=result)
         return residual
     if features.ndim == 2 and features.dtype == confounds.dtype == coefficients.dtype:
-        return torch.addmm(features, confounds, coefficients, alpha=-1)  # no room for c β apart from the result
-    effect = confounds @ coefficients
+        return torch.addmm(features, confounds, coefficients, alpha=-scale)  # no room for c β apart from the result
+    effect = (confounds if scale == 1.0 else confounds * scale) @ coefficients
     return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
 
 
 def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
     """`Rᵀf`, `(q, d)`."""
-    if not regressors.requires_grad and kernels.usable(features, regressors.T):
+    if kernels.possible(features) and not regressors.requires_grad and kernels.usable(features, regressors.T):
         products: Tensor = _Cross.apply(features, regressors)
         return products
     rows = _block(features, regressors)
     if not rows:
-        return regressors.T @ features
+        return torch.mm(regressors.T, features)
     products = features.new_zeros(regressors.shape[1], features.shape[1])
     for part, of_part in zip(features.split(rows), regressors.split(rows), strict=True):
         products.addmm_(of_part.T, part)
@@ -132,10 +133,9 @@ def eigenvalue_bound(gram: Tensor) -> Tensor:
 
     The first is exact for one sample, the second for a white batch; an eigenvalue solver would make a GPU wait.
     """
-    away = gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    size: Tensor = torch.linalg.matrix_norm(gram).clamp(min=torch.finfo(gram.dtype).tiny)
-    near_white: Tensor = 1 + torch.linalg.matrix_norm(away)
-    return torch.minimum(size, near_white)
+    unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    size: Tensor = torch.linalg.vector_norm(gram).clamp(min=torch.finfo(gram.dtype).tiny)
+    return torch.minimum(size, 1 + torch.dist(gram, unit))
 
 
 def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:

@@ -19,6 +19,7 @@ from deconfound.layers.functional import (
     residualize,
     running_gram,
 )
+from deconfound.layers.tensors import all_finite, known, store
 from deconfound.layers.whitened import WhitenedBatch, positive
 
 # How many samples the identity counts for in the running Gram matrix: that of a few rows has no inverse to speak of.
@@ -97,47 +98,48 @@ class MDN(MetadataLayer):
         self.register_buffer("samples", torch.zeros(()))
 
     def _beta(self) -> Tensor:
-        return self.beta.reshape(self._directions, -1)
+        beta = self.beta
+        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        features = pool_positions(x)
-        of_batch = batch.moments(features, exact=self.gram == "batch")
-        if self._may_update():
-            self._follow_moments(of_batch)
+        of_batch = batch.moments(pool_positions(x), exact=self.gram == "batch")
+        learns = self._may_update()
+        usable: Tensor | bool = False
+        if learns:
+            with torch.no_grad():
+                some = known(of_batch.rows > 0)
+                finite = all_finite(of_batch.cross, of_batch.gram)
+                usable = finite & some
+                self._count_skip(finite)
+                self._follow_moments(of_batch, usable)
         beta = least_squares(of_batch) if self.gram == "batch" else self._from_the_mean(of_batch)
-        if self._may_update():
-            self._follow(self.beta, beta, torch.isfinite(beta.detach()).all() & (of_batch.rows > 0))
+        if learns:
+            with torch.no_grad():
+                store(self.beta, self._followed(self._beta(), beta), usable & all_finite(beta))
         return residualize(x, batch.confounds, beta[: batch.confounds.shape[1]])
 
-    @torch.no_grad()
-    def _follow_moments(self, batch: Moments) -> None:
+    def _follow_moments(self, batch: Moments, usable: Tensor | bool) -> None:
         """Take the batch into the running mean of the features and the running Gram matrix."""
-        finite = torch.isfinite(batch.cross).all() & torch.isfinite(batch.gram).all()
-        usable = finite & (batch.rows > 0)
-        self.batches.add_(usable.to(self.batches.dtype))
-        self._count_skip(finite)
-        self._follow(self.mean, batch.cross[-1] / positive(batch.rows), usable)
+        self.batches.add_(usable)
         rows = positive(batch.rows)
+        store(self.mean, self._followed(self.mean.view(-1), batch.cross[-1] / rows), usable)
         gram = running_gram(self.mean_gram, self.samples, Moments(batch.gram, batch.cross, rows), PRIOR)
-        self.mean_gram.copy_(torch.where(usable, gram, self.mean_gram))
-        self.samples.copy_(torch.where(usable, (self.samples + rows).clamp(max=LONGEST), self.samples))
+        store(self.mean_gram, gram, usable)
+        store(self.samples, (self.samples + rows).clamp(max=LONGEST), usable)
 
     def _from_the_mean(self, batch: Moments) -> Tensor:
         """`G⁻¹ Σ w_i R_i (f_i − f̄) / Σw`, with f̄ and, unless it is the training table's identity, G running means."""
         cross = batch.cross
         if self.center:
             # The last regressor is 1: its column of the Gram matrix holds the sums of the others.
-            cross = cross - batch.gram[:, -1:] * self.mean.reshape(-1)
-        beta = cross / positive(batch.rows)
+            cross = torch.addr(cross, batch.gram[:, -1], self.mean.view(-1), alpha=-1)
         if self.gram == "training":
-            return beta
-        # A copy, for backward reads it after a second forward may have moved it; the checked solver makes a GPU wait.
-        solved: Tensor = torch.linalg.solve_ex(self.mean_gram.clone(), beta)[0]
-        return solved
+            return cross / positive(batch.rows)
+        # The checked solver makes a GPU wait.
+        inverse: Tensor = torch.linalg.inv_ex(self.mean_gram)[0] / positive(batch.rows)
+        return inverse @ cross
 
-    @torch.no_grad()
-    def _follow(self, running: Tensor, value: Tensor, usable: Tensor) -> None:
-        """Move a running mean; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`: it does not start at zero."""
+    def _followed(self, running: Tensor, value: Tensor) -> Tensor:
+        """A running mean moved; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`: it does not start at zero."""
         seen = (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)
-        moved = torch.lerp(running, value.reshape(running.shape).to(running), self.momentum / seen)
-        running.copy_(torch.where(usable, moved, running))
+        return torch.lerp(running, value.to(running), self.momentum / seen)

@@ -12,6 +12,7 @@ from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import pool_positions, recursive_update, residualize
+from deconfound.layers.tensors import all_finite, known, store
 from deconfound.layers.whitened import WhitenedBatch
 
 
@@ -72,7 +73,8 @@ class RMDN(MetadataLayer):
         self.register_buffer("weight", torch.tensor(float(ridge)))
 
     def _beta(self) -> Tensor:
-        return self.beta.reshape(self._directions, -1)
+        beta = self.beta
+        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         if self._may_update():
@@ -84,8 +86,8 @@ class RMDN(MetadataLayer):
         errors = residualize(features, batch.regressors, self._beta())
         of_batch = batch.moments(errors)
         new = recursive_update(self._beta(), self.information, self.weight, of_batch, self.forgetting)
-        finite = torch.isfinite(new[0]).all() & torch.isfinite(new[1]).all() | (of_batch.rows == 0)
-        usable = finite & (of_batch.rows > 0)
+        some = known(of_batch.rows > 0)
+        finite = all_finite(new[0], new[1]) | (some ^ True)
         self._count_skip(finite)
         for buffer, value in zip((self.beta, self.information, self.weight), new, strict=True):
-            buffer.copy_(torch.where(usable, value.reshape(buffer.shape), buffer))
+            store(buffer, value, finite & some)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +16,31 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether code may look at this tensor's numbers: that makes no device wait, and no compiler looks on."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
+def all_finite(*tensors: Tensor) -> Tensor | bool:
+    """Whether every number is finite; a plain bool where a look costs nothing."""
+    if on_host(tensors[0]):
+        return all(math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
+
+
+def known(condition: Tensor) -> Tensor | bool:
+    """The condition as a plain bool where a look costs nothing."""
+    return bool(condition) if on_host(condition) else condition
+
+
+def store(buffer: Tensor, value: Tensor, usable: Tensor | bool) -> None:
+    """Write a value of as many numbers into a buffer, if it is usable."""
+    if usable is True:
+        buffer.copy_(value.view_as(buffer))
+    elif usable is not False:
+        buffer.copy_(torch.where(usable, value.reshape(buffer.shape), buffer))
 
 
 def exact_type(tensor: Tensor) -> torch.dtype:

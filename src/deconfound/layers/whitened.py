@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -37,7 +38,7 @@ class WhitenedBatch:
         self.weights = weights
         self.weighted = regressors if weights is None or regressors is None else regressors * weights.unsqueeze(1)
         self.inputs_want_gradients = False
-        self._made: dict[object, Any] = {}
+        self._made: dict[str, tuple[object, Any]] = {}
 
     @property
     def fits(self) -> bool:
@@ -50,6 +51,10 @@ class WhitenedBatch:
         assert self._regressors is not None
         return self._regressors
 
+    def white_confounds(self) -> Tensor:
+        """`z_C`, `(n, q_C)`: the columns of R that belong to the confounds."""
+        return self.once("white confounds", lambda: self.regressors[:, : self.confounds.shape[1]])
+
     def gram(self) -> Tensor:
         """`RᵀWR`, `(q, q)`, of the batch of all processes."""
         return self._totals()[0]
@@ -60,20 +65,29 @@ class WhitenedBatch:
 
     def largest_step(self) -> Tensor:
         """`1 / λmax` of `RᵀWR / Σw`, by an upper bound: with a longer step coefficients would overshoot."""
-        return self.once("step", lambda: 1 / eigenvalue_bound(self.gram() / positive(self.rows())))
+        return self.once("step", lambda: eigenvalue_bound(self.gram() / positive(self.rows())).reciprocal())
 
     def moments(self, features: Tensor, exact: bool = False) -> Moments:
         """The moments of these features, `(n, d)`, in all processes; the Gram matrix in double precision if `exact`."""
-        (cross,) = sum_over_processes(cross_products(features, self._weighted))
-        return Moments(self.once("exact", self._exact_gram) if exact else self.gram(), cross, self.rows())
+        gram = self.once("exact", self._exact_gram) if exact else self.gram()
+        return Moments(gram, self.cross(features), self.rows())
 
-    def once(self, name: object, make: Callable[[], T]) -> T:
-        """What a layer made of the metadata, for the next layer; a compiler must not see the dictionary change."""
-        if torch.compiler.is_compiling():
+    def cross(self, features: Tensor) -> Tensor:
+        """`RᵀWf`, `(q, d)`, of the batch of all processes."""
+        (cross,) = sum_over_processes(cross_products(features, self._weighted))
+        return cross
+
+    def once(self, name: str, make: Callable[[], T], key: object = ()) -> T:
+        """What a layer made of the metadata, for the next layer, unless that has another key, or None.
+
+        A compiler must not see the dictionary change.
+        """
+        if key is None or torch.compiler.is_compiling():
             return make()
-        if name not in self._made:
-            self._made[name] = make()
-        made: T = self._made[name]
+        held = self._made.get(name)
+        if held is None or held[0] != key:
+            held = self._made[name] = (key, make())
+        made: T = held[1]
         return made
 
     @property
@@ -126,7 +140,9 @@ def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
 
 
 def _tensor(values: object, name: str) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.from_numpy(as_array(values, name))
+    if isinstance(values, Tensor) or torch.compiler.is_compiling():  # a compiler knows arrays, and no masked ones
+        return torch.as_tensor(values)
+    return torch.from_numpy(as_array(values, name))
 
 
 def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
@@ -136,7 +152,7 @@ def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
     """
     if metadata.device.type not in ("cpu", "meta") or torch.compiler.is_compiling():
         return
-    if training and torch.isfinite(metadata.sum()):  # one number tells for all of them
+    if training and metadata.is_cpu and math.isfinite(metadata.sum()):  # one number tells for all of them
         return
     columns = design.columns if training else design.confound_columns
     finite = torch.isfinite(metadata[:, : len(columns)]).all(0).tolist()

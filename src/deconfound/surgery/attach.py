@@ -47,19 +47,7 @@ def normalize(
 
 
 @overload
-def normalize(
-    network: nn.Module,
-    design: Design,
-    at: Selector | Iterable[Selector] | None = None,
-    layer: str = "pmdn",
-    *,
-    example: Any = None,
-    where: Literal["after", "before"] = "after",
-    share: Literal["auto", "positions"] | None = "auto",
-    layer_norm: bool | Selector | Iterable[Selector] = False,
-    dry_run: Literal[True],
-    **options: Any,
-) -> Plan: ...
+def normalize(network: nn.Module, design: Design, *places: Any, dry_run: Literal[True], **options: Any) -> Plan: ...
 
 
 def normalize(

@@ -24,6 +24,7 @@ class BatchOrder:
         self._means: list[Tensor] = []
         self._squares: list[Tensor] = []
         self._rows = 0
+        self._varies = False  # within the last batch
         self._done = False
 
     @torch.no_grad()
@@ -31,11 +32,11 @@ class BatchOrder:
         """Take in one training batch `(n, p)`, standardised on the training table."""
         if self._done or not metadata.is_cpu:
             return
-        wide = metadata.double()
-        mean, squares = wide.mean(0), wide.square().mean(0)
-        varies = (squares - mean.square()).max() > 1e-6
-        if varies and self._means and torch.equal(mean, self._means[-1]):
+        mean = metadata.mean(0, dtype=torch.float64)
+        if self._varies and torch.equal(mean, self._means[-1]):
             return  # the same batch again, as when one tries a network out: it says nothing about the order
+        squares = metadata.double().square().mean(0)
+        self._varies = bool((squares - mean.square()).max() > 1e-6)
         self._means.append(mean)
         self._squares.append(squares)
         self._rows += len(metadata)

@@ -11,12 +11,11 @@ import torch
 
 import deconfound as dc
 from deconfound.layers import torch_private
-from deconfound.layers.functional import Moments
 from deconfound.layers.pmdn import kernels
-from deconfound.layers.pmdn.gradient import DEVIATIONS, JUMP, LARGEST_DEVIATION, WEIGHT, ImplicitGradient, average
+from deconfound.layers.pmdn.gradient import ImplicitGradient, average, largest_change
 from deconfound.layers.pmdn.kernels import launch, ops
 from deconfound.layers.pmdn.kernels.tiles import Tile
-from deconfound.layers.pmdn.update import descend
+from deconfound.layers.pmdn.update import constants, descend, moves
 
 # The interpreter multiplies with NumPy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -57,11 +56,11 @@ def counters():
 def test_one_pass_moves_beta_as_torch_does_and_subtracts(tile, dtype, n, d, q, confounds):
     features, regressors, removed, beta = matrices(n, d, q, confounds, dtype)
     wide = [tensor.double() for tensor in (features, regressors, removed, beta)]
-    rates = torch.rand(q + 2) / n
+    rates = torch.rand(4) / n
     gram = regressors.T @ regressors
     expected, (flag, skipped) = wide[3].clone(), counters()
-    of_batch = Moments(gram.double(), wide[1].T @ wide[0], torch.tensor(float(n)))
-    descend(expected, counters()[1], of_batch, rates.double())
+    by = moves(rates.double(), gram.double(), constants(q, expected)["row_masks"])
+    descend(expected, counters()[1], wide[1].T @ wide[0], by)
     got = launch.move(features, beta, regressors, removed, rates, launch.Descent(gram, flag, skipped), tile=tile)
     assert error(beta, expected) < 1e-6
     assert got.dtype == dtype
@@ -76,16 +75,18 @@ def test_one_pass_averages_gradients_as_torch_does_and_adds_the_way_through_beta
     """Sizes that begin, stay, jump up and jump down, beside one another."""
     gradient, confounds, through, mean = matrices(n, d, q, q, dtype)
     wide = gradient.double()
-    usual = (wide.square().sum(0) * n).sqrt()
-    size = torch.stack([usual.float(), torch.full((d,), 0.3)])
-    size[0, ::4], size[0, 1::4], size[0, 2::4], mean[:, ::4] = 0.0, size[0, 1::4] / 100, size[0, 2::4] * 50, 0.0
-    expected = ImplicitGradient(mean.double(), size.double())
-    share = torch.tensor(0.3)
-    average(expected, confounds.double().T @ wide, usual, float(n), share.double())
-    by = launch.Averaging(size, 1 / n, (JUMP, DEVIATIONS, LARGEST_DEVIATION, WEIGHT))
+    usual = wide.square().sum(0, keepdim=True) * n
+    square = usual.float()
+    square[0, ::4], mean[:, ::4] = 0.0, 0.0
+    square[0, 1::4] /= 1e6
+    square[0, 2::4] *= 1e5
+    expected = ImplicitGradient(mean.double(), square.double())
+    share, most = torch.tensor(0.3), largest_change(n)
+    average(expected, confounds.double().T @ wide, usual, most, share.double())
+    by = launch.Averaging(square, 1 / n, most)
     got = launch.move(gradient, mean, confounds, through, share, by, tile=tile)
     assert error(mean, expected.mean) < 1e-5
-    assert error(size, expected.size) < 1e-5
+    assert error(square, expected.square) < 1e-5
     assert error(got, wide - through.double() @ expected.mean / n) < ROUNDING[dtype]
 
 
@@ -122,7 +123,7 @@ def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once():
     features[4, 60] = torch.inf
     before, (flag, skipped) = beta.clone(), counters()
     by = launch.Descent(regressors.T @ regressors, flag, skipped)
-    launch.move(features, beta, regressors, removed, torch.full((6,), 0.01), by)
+    launch.move(features, beta, regressors, removed, torch.full((4,), 0.01), by)
     kept = (beta == before).all(0)
     assert kept.nonzero().ravel().tolist() == [5, 60]
     assert skipped == 1
@@ -131,11 +132,11 @@ def test_a_feature_that_is_not_finite_keeps_its_coefficients_and_counts_once():
 def test_a_gradient_that_is_not_finite_leaves_its_average_alone():
     gradient, confounds, through, mean = matrices(9, 70, 4, 4)
     gradient[2, 5] = torch.inf
-    size = torch.ones(2, 70)
-    before = torch.cat([mean, size]).clone()
-    by = launch.Averaging(size, 1 / 9, (JUMP, DEVIATIONS, LARGEST_DEVIATION, WEIGHT))
+    square = torch.ones(1, 70)
+    before = torch.cat([mean, square]).clone()
+    by = launch.Averaging(square, 1 / 9, largest_change(9))
     launch.move(gradient, mean, confounds, through, torch.tensor(0.5), by)
-    kept = (torch.cat([mean, size]) == before).all(0)
+    kept = (torch.cat([mean, square]) == before).all(0)
     assert kept.nonzero().ravel().tolist() == [5]
 
 

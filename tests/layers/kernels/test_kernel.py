@@ -107,7 +107,7 @@ NUMBERS = torch.randn(40, 48, generator=torch.Generator().manual_seed(0))
         ({"x": NUMBERS[:8, :24].bfloat16()}, False),
         ({"regressors": NUMBERS[:3, :8].T}, False),
         ({"confounds": NUMBERS[:8, :1]}, False),
-        ({"by": launch.Averaging(NUMBERS[:2, :24], 0.1, (1.4, 6.0, 2.0, 0.02))}, False),
+        ({"by": launch.Averaging(NUMBERS[:1, :24], 0.1, 2.0)}, False),
         ({"whole": False}, False),
         ({"tile": Tile(8, 16, 1)}, False),
     ],
@@ -119,7 +119,7 @@ def test_a_call_is_made_anew_for_what_changes_it(monkeypatch, change, same):
     monkeypatch.setattr(Launch, "__call__", lambda self, *tensors: seen.append(self))
     usual = {
         "x": NUMBERS[:8, :24], "coefficients": NUMBERS[:3, :24], "regressors": NUMBERS[:8, :3],
-        "confounds": NUMBERS[:8, :2], "rates": NUMBERS[0, :5], "by": launch.Descent(NUMBERS[:3, :3], ONE, ONE),
+        "confounds": NUMBERS[:8, :2], "rates": NUMBERS[0, :4], "by": launch.Descent(NUMBERS[:3, :3], ONE, ONE),
     }  # fmt: skip
     launch.move(**usual)
     launch.move(**usual | change)
@@ -139,6 +139,6 @@ def test_every_kernel_of_ours_is_given_exactly_what_it_takes(monkeypatch):
     x, r, c, beta = torch.zeros(4, 6), torch.zeros(4, 3), torch.zeros(4, 2), torch.zeros(3, 6)
     launch.cross(x, r)
     launch.subtract(x, c, beta[:2])
-    launch.move(x, beta, r, c, torch.zeros(5), launch.Descent(torch.eye(3), ONE, ONE))
-    launch.move(x, beta[:2], c, c, ONE, launch.Averaging(torch.zeros(2, 6), 0.25, (1.4, 6.0, 2.0, 0.02)))
+    launch.move(x, beta, r, c, torch.zeros(4), launch.Descent(torch.eye(3), ONE, ONE))
+    launch.move(x, beta[:2], c, c, ONE, launch.Averaging(torch.zeros(1, 6), 0.25, 2.0))
     assert set(seen) == {passes.sum_products, passes.subtract_only, passes.move_and_subtract}

@@ -7,9 +7,9 @@ through β:
 
 S is a property of the whole distribution and is averaged over batches like β (`update.py`). `ĝ` does not depend on the
 batch size for a loss that is a mean over samples. It still carries the scale of the loss, which a user, a schedule or a
-GradScaler may change at any step. So the running size of each feature's ĝ is kept beside its S, and S grows and shrinks
-with it: slowly as a rule, and at once where the size changes by more than it usually does. A feature whose S would not
-be finite keeps the old one.
+GradScaler may change at any step. So the running mean square of each feature's ĝ is kept beside its S, and where that
+of a batch is far from it, S is multiplied by as much at once. That harms nothing where it was noise: S then has the
+size of the gradients that it is added to. A feature whose S would not be finite keeps the old one.
 """
 
 from __future__ import annotations
@@ -26,20 +26,17 @@ from deconfound.layers.functional import cross_products, residualize
 from deconfound.layers.tensors import (
     full_precision,
     like_memory,
+    on_host,
     processes,
     rows_in_memory,
     sum_over_processes,
 )
 from deconfound.layers.whitened import WhitenedBatch
 
-# A change of the gradients' size by this factor, and by this many times their usual deviation, is a change of the loss
-# scale rather than noise.
+# A change of the gradients' size by this factor is a change of the loss scale; or, where a batch is small, by the
+# exponential of this over the square root of its rows: noise of a batch's size falls as that does.
 JUMP = 1.4
-DEVIATIONS = 6.0
-# So that one change of scale by a thousand does not pass for a wide deviation.
-LARGEST_DEVIATION = 2.0
-# The weight of a batch in the running size and deviation.
-WEIGHT = 0.02
+NOISE = 4.0
 
 
 class ImplicitGradient(NamedTuple):
@@ -47,15 +44,13 @@ class ImplicitGradient(NamedTuple):
 
     Attributes:
         mean: S, `(q_C, d)`.
-        size: The running root mean square of ĝ, 0 before the first, and the mean absolute deviation of its logarithm
-            from batch to batch, times √n, `(2, d)`.
+        square: The running mean square of ĝ, 0 before the first, `(1, d)`.
     """
 
     mean: Tensor
-    size: Tensor
+    square: Tensor
 
 
-@torch.no_grad()
 def update(state: ImplicitGradient, gradient: Tensor, confounds: Tensor, share: Tensor) -> None:
     """Take one batch of `ĝ = n g` into the running average, in place.
 
@@ -67,27 +62,46 @@ def update(state: ImplicitGradient, gradient: Tensor, confounds: Tensor, share: 
     """
     n: float | Tensor = float(len(gradient))
     total = cross_products(gradient, confounds)
-    squares = torch.linalg.vector_norm(gradient, dim=0).square() * n
+    square = torch.mm(confounds.new_full((1, len(gradient)), n), gradient * gradient)
     if processes() > 1:
-        total, squares, n = sum_over_processes(total * n, squares * n, gradient.new_full((), n))
-        total, squares = total / n, squares / n
-    average(state, total, squares.sqrt(), n, share)
+        total, square, n = sum_over_processes(total * n, square * n, gradient.new_full((), n))
+        total, square = total / n, square / n
+    average(state, total, square, largest_change(n), share)
 
 
-def average(state: ImplicitGradient, total: Tensor, size: Tensor, n: float | Tensor, share: Tensor) -> None:
-    """Move S and the running size by a batch of n rows with `Σ c_i ĝ_i / n` and the root mean square of ĝ, in place."""
-    root, (old, deviation) = n**0.5, state.size
-    known = (old > 0) & (size > 0)
-    change = torch.where(known, size / old, 1.0).log()
-    far = change.abs()
-    jumped = far > (deviation * (DEVIATIONS / root)).clamp(min=math.log(JUMP))
-    growth = torch.where(jumped, change, WEIGHT * change).exp()
-    new = torch.lerp(state.mean * growth, total, share)
-    deviated = torch.lerp(deviation, far.clamp(max=LARGEST_DEVIATION) * root, WEIGHT)
-    sizes = torch.stack([torch.where(old > 0, old * growth, size), torch.where(known, deviated, deviation)])
-    finite = torch.isfinite(new).all(0) & torch.isfinite(size)
-    state.mean.copy_(torch.where(finite, new, state.mean))
-    state.size.copy_(torch.where(finite, sizes, state.size))
+def largest_change(n: float | Tensor) -> float | Tensor:
+    """By what factor the mean square of n rows of gradients may be off the running one without a change of scale."""
+    if isinstance(n, Tensor):
+        return (2 * NOISE / n.sqrt()).clamp(min=2 * math.log(JUMP)).exp()
+    return math.exp(max(2 * NOISE / math.sqrt(n), 2 * math.log(JUMP)))
+
+
+def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: float | Tensor, share: Tensor) -> None:
+    """Move S and the running mean square by a batch with `Σ c_i ĝ_i / n` and the mean square of ĝ, in place.
+
+    Args:
+        state: The state so far.
+        total: `(q_C, d)`.
+        square: `(1, d)`.
+        most: See `largest_change`.
+        share: Of this batch in both, a scalar.
+    """
+    mean, old = state
+    if on_host(square):
+        low, high = (value.item() for value in torch.aminmax(square / old))
+        if most * low > 1 and high < most:  # no jump, and nothing that is new, zero or not finite
+            mean.lerp_(total, share)
+            old.lerp_(square, share)
+            return
+    known = (old > 0) & (square > 0)
+    ratio = torch.where(known, square / old, 1.0)
+    jumped = torch.maximum(ratio, 1 / ratio) > most
+    new = torch.lerp(mean * torch.where(jumped, ratio, 1.0).sqrt(), total, share)
+    begins = jumped | (old == 0)
+    squares = torch.where(begins, square, torch.where(known, torch.lerp(old, square, share), old))
+    finite = torch.isfinite(new).all(0) & torch.isfinite(square)
+    mean.copy_(torch.where(finite, new, mean))
+    old.copy_(torch.where(finite, squares, old))
 
 
 class Step(NamedTuple):
@@ -152,12 +166,16 @@ class PMDNResidual(torch.autograd.Function):
         with full_precision(gradient.device):
             if learn and step.fused:
                 return _fused_backward(gradient, confounds, through, step), None
-            wide = gradient.to(step.gradient.mean.dtype)
+            mean = step.gradient.mean
+            wide = gradient if gradient.dtype == mean.dtype else gradient.to(mean.dtype)
             if not step.shared and wide.ndim > 2:
                 wide = wide.flatten(1)
             if learn:
                 update(step.gradient, wide if wide.ndim == 2 else wide.sum(-1), confounds, step.rates[-1])
-            return way_through(wide, through, step.gradient.mean).reshape(gradient.shape).to(gradient.dtype), None
+            out = residualize(wide, through, mean, 1 / _count(wide))
+            if out.dtype == gradient.dtype and out.ndim == gradient.ndim:
+                return out, None
+            return out.reshape(gradient.shape).to(gradient.dtype), None
 
 
 def _fused_backward(gradient: Tensor, confounds: Tensor, through: Tensor, step: Step) -> Tensor:
@@ -165,18 +183,16 @@ def _fused_backward(gradient: Tensor, confounds: Tensor, through: Tensor, step: 
 
     assert step.gradient is not None
     flat, channels = (_total(gradient), 0) if step.shared else rows_in_memory(gradient)
-    positions = gradient[0, 0].numel() if step.shared else 1
+    scales = [1 / _count(gradient if step.shared else flat), float(largest_change(len(flat)))]
     out = ops.call(
-        ops.pmdn_backward, flat, confounds, through, step.rates[-1], step.gradient.mean, step.gradient.size, positions,
-        [JUMP, DEVIATIONS, LARGEST_DEVIATION, WEIGHT], channels, not step.shared,
-    )  # fmt: skip
+        ops.pmdn_backward, flat, confounds, through, step.rates[-1], *step.gradient, scales, channels, not step.shared
+    )
     return _add(gradient, out) if step.shared else like_memory(out, gradient, channels)
 
 
-def way_through(gradient: Tensor, through: Tensor, mean: Tensor) -> Tensor:
-    """`g − z̃ S / n`, for `(n, d)` or `(n, d, positions)`."""
-    positions = gradient.shape[2] if gradient.ndim == 3 else 1
-    return residualize(gradient, through / (len(gradient) * positions), mean)
+def _count(gradient: Tensor) -> int:
+    """Rows, or rows times positions."""
+    return len(gradient) * (gradient.shape[2] if gradient.ndim == 3 else 1)
 
 
 def _refuse_second_derivatives() -> None:

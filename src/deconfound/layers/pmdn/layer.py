@@ -16,8 +16,8 @@ from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import Moments, pool_positions, running_gram
 from deconfound.layers.pmdn.gradient import ImplicitGradient, PMDNResidual, Step
 from deconfound.layers.pmdn.kernels.tiles import MOST_IN_ONE_KERNEL
-from deconfound.layers.pmdn.update import UpdateRule, descend, rates, usable_rows
-from deconfound.layers.tensors import processes, sum_over_processes
+from deconfound.layers.pmdn.update import UpdateRule, constants, descend, moves, rates, usable_rows
+from deconfound.layers.tensors import on_host, processes, sum_over_processes
 from deconfound.layers.whitened import WhitenedBatch, positive
 
 # How many samples the identity counts for in the running Gram matrix of weighted rows.
@@ -75,7 +75,9 @@ class PMDN(MetadataLayer):
     samples: Tensor
     mean_gram: Tensor
     gradient_mean: Tensor
-    gradient_size: Tensor
+    gradient_square: Tensor
+    rate_constants: Tensor
+    row_masks: Tensor
 
     def __init__(
         self,
@@ -98,26 +100,33 @@ class PMDN(MetadataLayer):
         self.register_buffer("mean_gram", torch.eye(self._directions))
         if gradient == "bilevel":
             self.register_buffer("gradient_mean", torch.zeros(design.confound_directions, *self.coefficient_shape))
-            self.register_buffer("gradient_size", torch.zeros(2, *self.coefficient_shape))
+            self.register_buffer("gradient_square", torch.zeros(1, *self.coefficient_shape))
 
     def _beta(self) -> Tensor:
-        return self.beta.reshape(self._directions, self._features)
+        beta = self.beta
+        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
 
     def _upgrade(self, state_dict: dict[str, Any], prefix: str) -> None:
         old = (state_dict.get(prefix + name) for name in ("gain_samples", "gain_numbers"))  # of 0.1, and of 0.2 in work
         seen = next((value.reshape(-1)[0] for value in old if value is not None), None)
-        for name in ("gradient_mean", "gradient_size"):
+        for name in ("gradient_mean", "gradient_size", "gradient_square"):
             state_dict.pop(prefix + name, None)
         super()._upgrade(state_dict, prefix)
         if seen is not None:
             state_dict[prefix + "samples"] = seen.to(self.samples)
 
+    def _constants(self, like: Tensor) -> dict[str, Tensor]:
+        return constants(self.design.whitening.shape[1] + 1, like)
+
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        through = self._through(batch)
-        rates = self._rates(batch)
-        if self._may_update():
-            descend(self._beta(), self.skipped, batch.moments(pool_positions(x.detach())), rates)
-        return self._residual(x, batch, through, rates, fused=False)
+        beta = self._beta()
+        with torch.no_grad():
+            through = self._through(batch)
+            found, key = self._rates(batch)
+            if self._may_update():
+                by = batch.once("moves", lambda: moves(found, batch.gram(), self.row_masks), key)
+                descend(beta, self.skipped, batch.cross(pool_positions(x)), by)
+        return self._residual(x, batch, through, found, beta, fused=False)
 
     def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
         """Training in one pass over the features; with other processes, their sums come between its two halves."""
@@ -126,39 +135,43 @@ class PMDN(MetadataLayer):
         few = 0 < batch.confounds.shape[1] < self._directions <= MOST_IN_ONE_KERNEL
         if processes() > 1 or not few or not self._may_update():
             return None
-        through = self._through(batch).contiguous()
+        with torch.no_grad():
+            through, (found, _) = self._through(batch).contiguous(), self._rates(batch)
         flat = self.shape.flatten(x) if self.share else x
-        out = self._residual(flat, batch, through, self._rates(batch), fused=True)
+        out = self._residual(flat, batch, through, found, self._beta(), fused=True)
         return self.shape.unflatten(out, x) if self.share else out
 
-    def _residual(self, x: Tensor, batch: WhitenedBatch, through: Tensor, rates: Tensor, fused: bool) -> Tensor:
-        bilevel = self.gradient == "bilevel"
-        mean = ImplicitGradient(*self._averages()) if bilevel else None
-        shared = self.share is not None
-        step = Step(batch, through, rates, self._beta(), self.skipped, mean, self.updating, fused, shared)
+    def _residual(
+        self, x: Tensor, batch: WhitenedBatch, through: Tensor, found: Tensor, beta: Tensor, fused: bool
+    ) -> Tensor:
+        mean = None
+        if self.gradient == "bilevel":
+            mean = ImplicitGradient(self.gradient_mean.view(-1, beta.shape[1]), self.gradient_square.view(1, -1))
+        step = Step(batch, through, found, beta, self.skipped, mean, self.updating, fused, self.share is not None)
         out: Tensor = PMDNResidual.apply(x, step)
         return out
 
-    def _averages(self) -> tuple[Tensor, Tensor]:
-        return self.gradient_mean.view(-1, self._features), self.gradient_size.view(2, self._features)
+    def _rates(self, batch: WhitenedBatch) -> tuple[Tensor, object]:
+        """How far this batch moves β and S; counts its samples, unless backward is computing this forward again.
 
-    @torch.no_grad()
-    def _rates(self, batch: WhitenedBatch) -> Tensor:
-        """How far this batch moves β and S; counts its samples, unless backward is computing this forward again."""
-        if self._may_update():
-            found = rates(self.samples, batch, self._rule)
+        And a key: layers that have seen as many samples share what follows, where a look at their number makes no GPU
+        wait.
+        """
+        learns = self._may_update()
+        seen = self.samples if learns else (self.samples - usable_rows(batch)).clamp(min=0)
+        key = (self._rule, seen.item()) if on_host(seen) else None
+        found = batch.once("rates", lambda: rates(seen, batch, self._rule, self.rate_constants), key)
+        if learns:
             self.samples.add_(usable_rows(batch))
-            return found
-        return rates((self.samples - usable_rows(batch)).clamp(min=0), batch, self._rule)
+        return found, key
 
-    @torch.no_grad()
     def _through(self, batch: WhitenedBatch) -> Tensor:
         """z̃, how a row's features move β_C: `z_C`, unless weights make the rows that take part other than white."""
         directions = batch.confounds.shape[1]
         if self.gradient == "frozen":
             return batch.confounds
         if batch.weights is None:
-            return batch.regressors[:, :directions]
+            return batch.white_confounds()
         gram, count = batch.gram(), positive(batch.rows())
         (rows,) = sum_over_processes(count.new_full((), float(len(batch.weights))))
         if self._may_update():

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.layers.functional import Moments
+from deconfound.layers.tensors import on_host
 from deconfound.layers.whitened import WhitenedBatch, positive
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
@@ -41,16 +41,22 @@ class UpdateRule(NamedTuple):
     step: float | None
 
 
-class _Bounds(NamedTuple):
-    """What a batch says about rates, each `(q + 2,)`: those are `min(top / (seen + bottom), cap)`."""
+def constants(q: int, like: Tensor) -> dict[str, Tensor]:
+    """What the formulas here need, made once for a layer: a copy from the host would break the capture of a graph.
 
-    top: Tensor
-    bottom: Tensor
-    cap: Tensor
+    - `rate_constants`, `(3, 4)`: the priors of the rates, which of them are shares, and which have a cap.
+    - `row_masks`, `(3, q, q)`: the identity of all rows but the intercept's, its own entry, and its column.
+    """
+    rates = [[PRIOR, 0.0, 0.0, GRADIENT_PRIOR], [0.0, 0.0, 0.0, 1.0], [1.0, math.inf, math.inf, math.inf]]
+    masks = torch.zeros(3, q, q)
+    masks[0, :-1, :-1] = torch.eye(q - 1)
+    masks[1, -1, -1] = 1
+    masks[2, :-1, -1] = 1
+    return {"rate_constants": torch.tensor(rates).to(like), "row_masks": masks.to(like)}
 
 
-def rates(samples: Tensor, batch: WhitenedBatch, rule: UpdateRule) -> Tensor:
-    """How far a batch moves things, `(q + 2,)`: η / n of each row of β, h, and the share of the batch in S.
+def rates(samples: Tensor, batch: WhitenedBatch, rule: UpdateRule, constants: Tensor) -> Tensor:
+    """How far a batch moves things, `(4,)`: η / n of confounds and keep, η / n of the intercept, h, and the share in S.
 
     h is how far the intercept moves before the other rows, per sample; 0 for a fixed step, in which all move at once.
 
@@ -58,44 +64,62 @@ def rates(samples: Tensor, batch: WhitenedBatch, rule: UpdateRule) -> Tensor:
         samples: How many were seen before, a scalar.
         batch: The metadata.
         rule: What the layer fixes.
+        constants: `rate_constants`.
     """
     if rule.step is not None:
-        return batch.once(("rates", rule.step), lambda: _fixed_rates(batch, float(rule.step or 0)))
-    top, bottom, cap = batch.once("rates", lambda: _bounds(batch))
+        return _fixed_rates(batch, rule.step)
+    top, bottom, cap = batch.once("bounds", lambda: _bounds(batch, constants))
     return torch.minimum(top / (samples.clamp(max=rule.memory) + bottom), cap)
 
 
-def _bounds(batch: WhitenedBatch) -> _Bounds:
-    q, rows = batch.regressors.shape[1], batch.rows()
+def _bounds(batch: WhitenedBatch, constants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The rates' numerators, denominators without the samples seen, and caps."""
+    prior, is_share, limit = constants.unbind()
+    rows = batch.rows()
     count = positive(rows)
-    ones = count.new_ones(q + 2)  # filled on the device: a copy from the host would break the capture of a graph
-    prior = torch.cat([ones[: q - 1] * PRIOR, ones[:2] * 0, ones[:1] * GRADIENT_PRIOR])
-    top = torch.cat([ones[:-1], rows.reshape(1)])
-    cap = torch.cat([ones[: q - 1] * (batch.largest_step() / count), ones[:3] * math.inf])
-    return _Bounds(top, count + prior, cap)
+    return rows**is_share, count + prior, batch.largest_step() / count * limit
 
 
 def _fixed_rates(batch: WhitenedBatch, step: float) -> Tensor:
-    q, count = batch.regressors.shape[1], positive(batch.rows())
-    of_beta = batch.largest_step().clamp(max=step) / count
-    return torch.cat([of_beta.expand(q), count.new_zeros(1), count.new_full((1,), step)])
+    of_beta = batch.largest_step().clamp(max=step) / positive(batch.rows())
+    return torch.stack([of_beta, of_beta, torch.zeros_like(of_beta), torch.full_like(of_beta, step)])
 
 
 def usable_rows(batch: WhitenedBatch) -> Tensor:
     """How many samples a batch adds to those seen; none where metadata are not finite: nothing is learned there."""
-    return batch.once("usable", lambda: torch.where(torch.isfinite(batch.largest_step()), batch.rows(), 0.0))
+    return batch.once("usable", lambda: batch.rows() * (batch.largest_step() > 0))
 
 
-@torch.no_grad()
-def descend(beta: Tensor, skipped: Tensor, batch: Moments, rates: Tensor) -> None:
+class Moves(NamedTuple):
+    """A step as two matrices, `(q, q)`: `β ← kept β + taken RᵀWf`."""
+
+    kept: Tensor
+    taken: Tensor
+
+
+def moves(rates: Tensor, gram: Tensor, masks: Tensor) -> Moves:
+    """`β ← β + D (I − h G₀) (RᵀWf − Gβ)`, with D the rates, and G₀ the intercept's column of G above its own entry.
+
+    Args:
+        rates: See `rates`.
+        gram: G, `RᵀWR`.
+        masks: `row_masks`.
+    """
+    others, own, column = masks.unbind()
+    slope, intercept, first, _ = rates.unbind()
+    taken = slope * (others - first * (gram * column)) + intercept * own
+    return Moves(torch.addmm(others + own, taken, gram, alpha=-1), taken)
+
+
+def descend(beta: Tensor, skipped: Tensor, cross: Tensor, by: Moves) -> None:
     """Move β, `(q, d)`, in place, each feature by itself: what the others are changes nothing for it.
 
     A feature whose new β is not finite keeps the old one, and the batch counts as skipped.
     """
-    q = len(beta)
-    directions = torch.addmm(batch.cross, batch.gram, beta, alpha=-1)
-    directions[:-1].addr_(batch.gram[:-1, -1] * rates[q], directions[-1], alpha=-1)
-    moved = torch.addcmul(beta, rates[:q, None], directions)
+    moved = torch.addmm(by.taken @ cross, by.kept, beta)
+    if on_host(moved) and math.isfinite(moved.sum()):
+        beta.copy_(moved)
+        return
     finite = torch.isfinite(moved).all(0)
     beta.copy_(torch.where(finite, moved, beta))
     skipped.add_((~finite.all()).to(skipped.dtype))

@@ -28,11 +28,15 @@ MOST_REGRESSORS = 32
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+def possible(features: Tensor) -> bool:
+    """A first look, which costs little: there are none on a CPU."""
+    return AVAILABLE and (features.is_cuda or INTERPRETED)
+
+
 def usable(features: Tensor, coefficients: Tensor) -> bool:
     """Whether the kernels serve features like these, with coefficients `(q, …)`."""
     return (
-        AVAILABLE
-        and (features.is_cuda or INTERPRETED)
+        possible(features)
         and features.dtype in TYPES
         and coefficients.dtype == torch.float32
         and coefficients.device == features.device

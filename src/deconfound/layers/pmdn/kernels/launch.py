@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -78,12 +77,12 @@ def move(
     """
     n, d = x.shape
     out = x.new_empty((n, d), dtype=x.dtype if whole else torch.float32)
-    scale, constants = (1.0, (1.4, 6.0, 2.0, 0.02)) if isinstance(by, Descent) else (by.scale, by.constants)
+    forward = isinstance(by, Descent)
     call = _move(
         n, d, x.stride(0), x.element_size(), coefficients.shape[0], confounds.shape[1], regressors.stride(),
-        confounds.stride(), isinstance(by, Descent), scale, constants, whole, tile,
+        confounds.stride(), forward, *((1.0, 1.0) if forward else by[1:]), whole, tile,
     )  # fmt: skip
-    tensors = (by.gram, by.flag, by.skipped, None) if isinstance(by, Descent) else (None, None, None, by.size)
+    tensors = (*by, None) if isinstance(by, Descent) else (None, None, None, by.square)
     call(x, out, coefficients, regressors, confounds, rates, *tensors)
     return out
 
@@ -97,11 +96,11 @@ class Descent(NamedTuple):
 
 
 class Averaging(NamedTuple):
-    """A step of S: the features' running sizes, `(2, d)`, what S is multiplied by, and the constants of `average`."""
+    """A step of S: gradients' running mean squares, `(1, d)`, what S is multiplied by, and when squares jump."""
 
-    size: Tensor
+    square: Tensor
     scale: float
-    constants: tuple[float, ...]
+    most: float
 
 
 @lru_cache(MOST_REMEMBERED)
@@ -116,20 +115,18 @@ def _move(
     confounds: tuple[int, ...],
     forward: bool,
     scale: float,
-    sizes: tuple[float, ...],
+    most: float,
     whole: bool,
     tile: Tile | None,
 ) -> Launch:
     tile = tile or tiles.whole_pass(n, d, q, itemsize)
-    jump, deviations, largest, weight = sizes
     constants = {
         **strides("R", regressors), **strides("C", confounds), "Q": q, "QC": directions, "QP": power_of_two(q),
         "FORWARD": forward, "WHOLE": whole, "HOLD": tile.hold, "EVEN": n % tile.rows == 0,
-        "LOG_JUMP": math.log(jump), "DEVIATIONS": deviations, "LARGEST": largest, "WEIGHT": weight,
         **_tiling(tile, n, d, x_row, itemsize, q),
     }  # fmt: skip
     grid = (blocks(d, tile.features),)
-    return Launch(passes.move_and_subtract, grid, (n, d, x_row, scale), constants, tile.warps, tile.registers)
+    return Launch(passes.move_and_subtract, grid, (n, d, x_row, scale, most), constants, tile.warps, tile.registers)
 
 
 def strides(name: str, of: tuple[int, ...]) -> dict[str, int]:

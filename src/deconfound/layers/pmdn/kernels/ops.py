@@ -48,18 +48,17 @@ def pmdn_backward(
     through: Tensor,
     share: Tensor,
     mean: Tensor,
-    size: Tensor,
-    positions: int,
-    constants: Sequence[float],
+    square: Tensor,
+    scales: Sequence[float],
     channels: int,
     whole: bool,
 ) -> Tensor:
     """Take one batch of gradients into S, and add the way through β; without `whole` only the latter."""
-    ordered, sizes = in_memory_order(mean, channels), in_memory_order(size, channels)
-    by = launch.Averaging(sizes, 1 / (len(gradient) * positions), tuple(constants))
+    ordered, squares = in_memory_order(mean, channels), in_memory_order(square, channels)
+    by = launch.Averaging(squares, scales[0], scales[1])
     out = launch.move(launch.row_by_row(gradient), ordered, confounds, through, share, by, whole)
     _put_back(mean, ordered, channels)
-    _put_back(size, sizes, channels)
+    _put_back(square, squares, channels)
     return out
 
 
@@ -74,7 +73,7 @@ def _register() -> dict[str, Any]:
         cross: (),
         subtract: (),
         pmdn_forward: ("beta", "skipped"),
-        pmdn_backward: ("mean", "size"),
+        pmdn_backward: ("mean", "square"),
     }
     return {
         function.__name__: torch.library.custom_op(f"deconfound::{function.__name__}", function, mutates_args=names)

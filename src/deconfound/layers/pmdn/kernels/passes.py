@@ -130,10 +130,10 @@ def descend(
     for j in tl.static_range(Q):
         gram_j = tl.load(gram + ks * Q + j, mask=ks < Q, other=0.0)
         move -= gram_j[:, None] * load_row(coefficients, j, d, cols, d)[None, :]
-    sums = tl.load(gram + ks * Q + Q - 1, mask=ks < Q - 1, other=0.0) * tl.load(rates + Q)
+    sums = tl.load(gram + ks * Q + Q - 1, mask=ks < Q - 1, other=0.0) * tl.load(rates + 2)
     intercept = tl.sum(tl.where((ks == Q - 1)[:, None], move, 0.0), axis=0)
     move -= sums[:, None] * intercept[None, :]
-    new = old + tl.load(rates + ks, mask=ks < Q, other=0.0)[:, None] * move
+    new = old + tl.where(ks == Q - 1, tl.load(rates + 1), tl.load(rates))[:, None] * move
     bad = tl.max(tl.where(is_finite(new), 0, 1), axis=0)
     tl.debug_barrier()  # other threads of this program may still read the old coefficients
     tl.store(coefficients + where, tl.where((bad == 0)[None, :], new, old), mask=there)
@@ -144,51 +144,40 @@ def descend(
 
 
 @jit
-def average(
-    total, squares, mean, size, share, n, cols, d, Q: tl.constexpr, QP: tl.constexpr,
-    LOG_JUMP: tl.constexpr, DEVIATIONS: tl.constexpr, LARGEST: tl.constexpr, WEIGHT: tl.constexpr,
-):  # fmt: skip
+def average(total, found, mean, square, share, most, cols, d, Q: tl.constexpr, QP: tl.constexpr):
     """`deconfound.layers.pmdn.gradient.average` for some features."""
-    rows = tl.full((), n, tl.float32)
-    root = tl.sqrt(rows)
-    found = tl.sqrt(squares * rows)
-    old = load_row(size, 0, d, cols, d)
-    deviation = load_row(size, 1, d, cols, d)
+    part = tl.load(share)
+    old = load_row(square, 0, d, cols, d)
     known = (old > 0) & (found > 0)
-    change = tl.log(tl.where(known, found / tl.where(known, old, 1.0), 1.0))
-    far = tl.abs(change)
-    jumped = far > tl.maximum(deviation * (DEVIATIONS / root), LOG_JUMP)
-    growth = tl.exp(tl.where(jumped, change, WEIGHT * change))
+    ratio = tl.where(known, found / tl.where(known, old, 1.0), 1.0)
+    jumped = tl.maximum(ratio, 1.0 / ratio) > most
+    growth = tl.sqrt(tl.where(jumped, ratio, 1.0))
 
     ks = tl.arange(0, QP)
     where = ks.to(tl.int64)[:, None] * d + cols[None, :]
     there = (ks < Q)[:, None] & (cols < d)[None, :]
     before = tl.load(mean + where, mask=there, other=0.0)
     grown = before * growth[None, :]
-    new = grown + tl.load(share) * (total - grown)
+    new = grown + part * (total - grown)
     bad = tl.maximum(tl.max(tl.where(is_finite(new), 0, 1), axis=0), tl.where(is_finite(found), 0, 1))
     tl.store(mean + where, tl.where((bad == 0)[None, :], new, before), mask=there)
-    inside = (cols < d) & (bad == 0)
-    tl.store(size + cols, tl.where(old > 0, old * growth, found), mask=inside)
-    far = tl.minimum(far, LARGEST) * root
-    new_deviation = tl.where(known, deviation + WEIGHT * (far - deviation), deviation)
-    tl.store(size + tl.full((), 1, tl.int64) * d + cols, new_deviation, mask=inside)
+    followed = tl.where(known, old + part * (found - old), old)
+    tl.store(square + cols, tl.where(jumped | (old == 0), found, followed), mask=(cols < d) & (bad == 0))
 
 
 @jit
 def move_and_subtract(
-    x, out, coefficients, r, c, rates, gram, flag, skipped, size, n, d, x_row, scale,
+    x, out, coefficients, r, c, rates, gram, flag, skipped, square, n, d, x_row, scale, most,
     R_ROW: tl.constexpr, R_COL: tl.constexpr, C_ROW: tl.constexpr, C_COL: tl.constexpr,
     Q: tl.constexpr, QC: tl.constexpr, QP: tl.constexpr, BA: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
     FORWARD: tl.constexpr, WHOLE: tl.constexpr, HOLD: tl.constexpr, EVEN: tl.constexpr,
-    WIDE: tl.constexpr, EDGE: tl.constexpr, LOG_JUMP: tl.constexpr, DEVIATIONS: tl.constexpr, LARGEST: tl.constexpr,
-    WEIGHT: tl.constexpr,
+    WIDE: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Move the coefficients of some features towards this batch and write `x − scale c β` for all its rows.
 
     FORWARD is a descent step on β, with `rates` and a Gram matrix; else coefficients are the running average S of
-    backward, with a size for each feature and `rates` the share of the batch. Without WHOLE, x is left out of the
-    difference.
+    backward, with a mean square for each feature, which jumps where it is off by more than `most`, and `rates` the
+    share of the batch. Without WHOLE, x is left out of the difference.
 
     A program takes all samples of its features, block by block, and then the same blocks again, beginning with the
     last: with HOLD that one is still in registers. The others are in a cache.
@@ -210,10 +199,8 @@ def move_and_subtract(
     if FORWARD:
         descend(towards, coefficients, gram, rates, flag, skipped, cols, d, Q, QP, BD)
     else:
-        square = tl.sum(add_squares(squares, block, BA, BB, BD), axis=0)
-        average(
-            towards, square, coefficients, size, rates, n, cols, d, Q, QP, LOG_JUMP, DEVIATIONS, LARGEST, WEIGHT
-        )  # fmt: skip
+        found = tl.sum(add_squares(squares, block, BA, BB, BD), axis=0) * tl.full((), n, tl.float32)
+        average(towards, found, coefficients, square, rates, most, cols, d, Q, QP)
     tl.debug_barrier()  # from here on this program's threads may read the new coefficients
 
     beta = ()
