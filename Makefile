@@ -20,7 +20,7 @@ test-all: check
 # The site in build/site; a warning (a broken link, an anchor that is not there) is an error. Then the tutorials as
 # notebooks, run from top to bottom.
 docs: $(VENV)/.docs
-	$(RUN)/sphinx-build --quiet --fail-on-warning --keep-going --builder html docs build/site
+	$(RUN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/site
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.notebooks build/site/notebooks
 	@echo "open build/site/index.html"
 

@@ -64,9 +64,14 @@ def markdown_in_docstrings(app, what, name, obj, options, lines):
     lines[:] = re.sub(r"\|(?=[\w-]+\|)", r"\|", text).split("\n")
 
 
-def not_ours(app, what, name, obj, skip, options):
-    """scikit-learn writes the docstrings of these methods, in the terms of its site."""
-    return skip or bool(re.fullmatch(r"set_\w+_request", name))
+def left_out(app, what, name, obj, skip, options):
+    """Names of the package itself stand on its page alone.
+
+    scikit-learn writes the docstrings of `set_…_request`, in the terms of its site.
+    """
+    face = app.env.docname == "api/deconfound"
+    elsewhere = what == "module" and name in deconfound.__all__ and not face
+    return skip or elsewhere or bool(re.fullmatch(r"set_\w+_request", name))
 
 
 def refuse_what_lies_elsewhere(app, error):
@@ -79,5 +84,5 @@ def refuse_what_lies_elsewhere(app, error):
 def setup(app):
     app.connect("source-read", add_to_page)
     app.connect("autodoc-process-docstring", markdown_in_docstrings, priority=100)
-    app.connect("autodoc-skip-member", not_ours)
+    app.connect("autodoc-skip-member", left_out)
     app.connect("build-finished", refuse_what_lies_elsewhere)

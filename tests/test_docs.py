@@ -92,15 +92,9 @@ def test_the_site_leads_to_every_page():
     assert {page for page in pages() if DOCS in page.parents} == found
 
 
-def test_the_generated_reference_holds_every_public_name():
-    shown, left_out = set(), set()
-    for page in (DOCS / "api").glob("*.md"):
-        for module in re.findall(r"automodule:: (\S+)", page.read_text()):
-            shown |= {f"{module}.{name}" for name in importlib.import_module(module).__all__}
-            for names in re.findall(r":exclude-members: (.+)", page.read_text()):
-                left_out |= {f"{module}.{name}" for name in names.split(", ")}
-    rooms = {"deconfound", *(f"deconfound.{room}" for room in dc._ROOMS)}
-    public = {f"{room}.{name}" for room in rooms for name in importlib.import_module(room).__all__}
-    assert shown == public
-    assert left_out <= public
-    assert {path.rpartition(".")[2] for path in left_out} <= set(dc.__all__)
+def test_the_generated_reference_has_a_page_for_every_room():
+    shown = [
+        name for page in (DOCS / "api").glob("*.md") for name in re.findall(r"automodule:: (\S+)", page.read_text())
+    ]
+    assert sorted(shown) == sorted(["deconfound", *(f"deconfound.{room}" for room in dc._ROOMS)])
+    assert all(importlib.import_module(name).__all__ for name in shown)
