@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deconfound.auditing import comparison_page
 from deconfound.methods import METHODS
 from tests import balance_figure, balance_pilot
 
@@ -35,6 +36,7 @@ def test_the_tables_of_abide_are_those_of_the_results():
         hidden = [_left(measures.get(f"left/features/{name}")) for name in content["confounds"]]
         assert "| " + " | ".join([f"`{line['name']}`", *hidden]) + " |" in page
     said = {(item["model"], item["confound"]): item["grade"] for item in content["audit"]["verdicts"]}
+    assert "The plain network reaches AUC 0.632" in comparison_page(content)
     for line in content["lines"]:
         cells = [said[line["name"], name] for name in content["confounds"]]
         assert "| " + " | ".join([f"`{line['name']}`", *cells]) + " |" in page
