@@ -1,6 +1,6 @@
 """The sections of an audit's page about performance: tables beside what confounds alone reach, and figures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from deconfound.auditing.figures import Curve, Dot, Figure, curves, scatter, spreads
@@ -12,6 +12,7 @@ _ON_ROWS = ("auc", "balanced_accuracy", "accuracy", "brier_score", "calibration_
             "mean_absolute_error", "r2")  # fmt: skip
 
 _PREFIX = "independent_"
+Row = Mapping[str, Any]
 
 
 def performance_section(data: Mapping[str, Any]) -> str:
@@ -19,17 +20,11 @@ def performance_section(data: Mapping[str, Any]) -> str:
     rows = [row for row in data["rows"] if row["statistic"] in _ON_ROWS and not row["confound"]]
     if not rows:
         return ""
-    names = [name for name in _ON_ROWS if any(row["statistic"] == name for row in rows)]
-    models = list(dict.fromkeys(row["model"] for row in sorted(rows, key=lambda row: row["space"] != "baseline")))
-    cells = {(row["model"], row["statistic"]): row for row in rows}
-    table = html_table(
-        ["model", *(STATISTICS[name].name for name in names)],
-        [[model, *(_value(cells.get((model, name))) for name in names)] for model in models],
-        label="Performance on all rows",
-    )
+    rows.sort(key=lambda row: (row["space"] != "baseline", _ON_ROWS.index(row["statistic"])))
+    names = [STATISTICS[name].name for name in _ON_ROWS if any(row["statistic"] == name for row in rows)]
     return section(
         "Performance",
-        table,
+        _pivot("", "", rows, ("model",), _name, names=names),
         _independent(data),
         _differences(data),
         _split(data),
@@ -41,104 +36,101 @@ def performance_section(data: Mapping[str, Any]) -> str:
     )
 
 
-def _independent(data: Mapping[str, Any]) -> str:
-    """Performance under weights that make labels and confounds independent among the audited rows."""
-    rows = {(row["model"], row["statistic"]): row for row in data["rows"] if row["statistic"].startswith(_PREFIX)}
+def _pivot(
+    title: str,
+    lead: str,
+    rows: Sequence[Row],
+    down: Sequence[str],
+    across: Callable[[Row], str],
+    cell: Callable[[Row | None], Markup] | None = None,
+    names: Sequence[str] = (),
+) -> str:
+    """A table with a title: a line for each combination of the fields `down`, a column for each value of `across`."""
     if not rows:
         return ""
-    title = "Where labels and confounds are independent"
-    names = list(dict.fromkeys(name for _, name in rows if name != f"{_PREFIX}rows"))
-    models = list(dict.fromkeys(model for model, _ in rows))
-    head = ["model", *(STATISTICS[name.removeprefix(_PREFIX)].name for name in names), "effective rows"]
+    cells = {(tuple(row[field] for field in down), across(row)): row for row in rows}
+    columns = names or list(dict.fromkeys(name for _, name in cells))
+    shown = cell or _value
     body = [
-        [
-            model,
-            *(_value(rows.get((model, name))) for name in names),
-            f"{rows[model, f'{_PREFIX}rows']['value']:,.0f} of {rows[model, f'{_PREFIX}rows']['n']:,}",
-        ]
-        for model in models
+        [*line, *(shown(cells.get((line, name))) for name in columns)] for line in dict.fromkeys(k for k, _ in cells)
     ]
+    above = f"<h3>{safe(title)}</h3><p class='lead'>{safe(lead)}</p>" if title else ""
+    return above + html_table([*down, *columns], body, label=title or "Performance on all rows")
+
+
+def _name(row: Row) -> str:
+    return STATISTICS[row["statistic"]].name
+
+
+def _independent(data: Mapping[str, Any]) -> str:
+    """Performance under weights that make labels and confounds independent among the audited rows."""
+    rows = [row for row in data["rows"] if row["statistic"].startswith(_PREFIX)]
+    rows.sort(key=lambda row: row["statistic"] == f"{_PREFIX}rows")
+
+    def name(row: Row) -> str:
+        what = row["statistic"].removeprefix(_PREFIX)
+        return "effective rows" if what == "rows" else STATISTICS[what].name
+
+    def cell(row: Row | None) -> Markup:
+        effective = row is not None and row["statistic"] == f"{_PREFIX}rows"
+        return Markup(f"{row['value']:,.0f} of {row['n']:,}") if row is not None and effective else _value(row)
+
     lead = (
         "Weights of these rows make each label independent of the confounds, so that nothing is gained by knowing "
         "them. The fewer effective rows are left, the less these numbers can say."
     )
-    return f"<h3>{title}</h3><p class='lead'>{lead}</p>{html_table(head, body, label=title)}"
+    return _pivot("Where labels and confounds are independent", lead, rows, ("model",), name, cell)
 
 
 def _differences(data: Mapping[str, Any]) -> str:
     """Every model less the first: a column for each measure of performance and for what is left of each confound."""
-    title, ending = "Differences on the same people", "_difference"
-    rows = [row for row in data["rows"] if row["statistic"].endswith(ending) and row["low"] is not None]
-    if not rows:
-        return ""
-    cells = {(row["model"], _difference_of(row)): row for row in rows}
-    names = [_difference_of(row) for row in sorted(rows, key=lambda row: row["confound"] != "")]
-    names = list(dict.fromkeys(names))
-    body = [
-        [model, *(_change(cells.get((model, name))) for name in names)]
-        for model in dict.fromkeys(row["model"] for row in rows)
-    ]
+    rows = [row for row in data["rows"] if row["statistic"].endswith("_difference") and row["low"] is not None]
+    rows.sort(key=lambda row: row["confound"] != "")
+
+    def name(row: Row) -> str:
+        what = STATISTICS[row["statistic"].removesuffix("_difference")].axis
+        return f"{what} of {row['confound']} ({row['space']})" if row["confound"] else what
+
+    def cell(row: Row | None) -> Markup:
+        if row is None:
+            return _value(row)
+        p = "p < .001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
+        return Markup(f"{_value(row)}<small>{p} · ≥ {shown(DETECTABLE * (row['high'] - row['low']) / 3.92)}</small>")
+
     lead = (
-        f"Each model less {rows[0]['level']}, given these trainings, over people: DeLong for one AUC, else a paired "
-        "bootstrap. After ≥ stands the difference that as many people would show four times in five."
+        f"Each model less {rows[0]['level'] if rows else ''}, given these trainings, over people: DeLong for one AUC, "
+        "else a paired bootstrap. After ≥ stands the difference that as many people would show four times in five."
     )
-    return f"<h3>{title}</h3><p class='lead'>{safe(lead)}</p>{html_table(['model', *names], body, label=title)}"
-
-
-def _difference_of(row: Mapping[str, Any]) -> str:
-    """The column of a difference: the measure, or the confound and where it is left."""
-    what = STATISTICS[row["statistic"].removesuffix("_difference")].axis
-    return f"{what} of {row['confound']} ({row['space']})" if row["confound"] else what
-
-
-def _change(row: Mapping[str, Any] | None) -> Markup:
-    if row is None:
-        return Markup("–")
-    p = "p < .001" if row["p"] < 0.001 else f"p = {row['p']:.3f}"
-    smallest = shown(DETECTABLE * (row["high"] - row["low"]) / 3.92)
-    return Markup(f"{_value(row)}<small>{p} · ≥ {smallest}</small>")
+    return _pivot("Differences on the same people", lead, rows, ("model",), name, cell)
 
 
 def _split(data: Mapping[str, Any]) -> str:
-    names = ("share_within", "auc_within", "auc_between", "tpr_gap", "fpr_gap")
-    found = {
-        (row["model"], row["confound"], row["statistic"]): row for row in data["rows"] if row["statistic"] in names
-    }
-    if not found:
-        return ""
-    keys = list(dict.fromkeys((model, confound) for model, confound, _ in found))
-    head = ["model", "strata of", *(STATISTICS[name].name for name in names)]
-    body = [[model, name, *(_value(found.get((model, name, each))) for each in names)] for model, name in keys]
+    statistics = ("share_within", "auc_within", "auc_between", "tpr_gap", "fpr_gap")
+    rows = [row for row in data["rows"] if row["statistic"] in statistics]
     lead = (
         "AUC = share within × AUC within + (1 − share) × AUC between. Pairs within a stratum cannot be ordered by "
         "knowing the stratum. Pairs of two test sets, which have different models, are not counted."
     )
-    return f"<h3>Within and between strata</h3><p class='lead'>{lead}</p>{html_table(head, body)}"
+    names = [STATISTICS[name].name for name in statistics]
+    return _pivot("Within and between strata", lead, rows, ("model", "confound"), _name, names=names)
 
 
 def _used(data: Mapping[str, Any]) -> str:
-    rows = [row for row in data["rows"] if row["statistic"].startswith("used_")]
-    if not rows:
-        return ""
-    probes = {
-        (row["model"], row["confound"]): row
-        for row in data["rows"]
-        if row["space"] == "features" and row["statistic"].startswith("nonlinear_probe")
-    }
-    keys = list(dict.fromkeys((row["model"], row["confound"]) for row in rows))
-    shares = list(dict.fromkeys(row["level"] for row in rows if row["level"]))
-    body = []
-    for model, name in keys:
-        part = {row["level"]: row for row in rows if (row["model"], row["confound"]) == (model, name)}
-        body.append([model, name, _value(probes.get((model, name))), *(_value(part.get(k)) for k in ("", *shares))])
-    measure = STATISTICS[next(row["statistic"] for row in rows if row["level"])].axis if shares else ""
-    head = ["model", "confound", "encoded: probe of the features", "used: share of the outputs that moves",
-            *(f"{measure} with {float(share):.0%} erased" for share in shares)]  # fmt: skip
+    used = [row for row in data["rows"] if row["statistic"].startswith("used_")]
+    keys = {(row["model"], row["confound"]) for row in used}
+    probes = [row for row in data["rows"] if row["space"] == "features" and (row["model"], row["confound"]) in keys]
+    probes = [row for row in probes if row["statistic"].startswith("nonlinear_probe")]
+
+    def name(row: Row) -> str:
+        if row["level"]:
+            return f"{STATISTICS[row['statistic']].axis} with {float(row['level']):.0%} erased"
+        return "encoded: probe of the features" if "probe" in row["statistic"] else _name(row)
+
     lead = (
         "Encoded: how well a probe reads the confound from the features. Used: how far outputs and performance move "
         "when the confound's part is erased from the features. The gap between groups stands in the table above."
     )
-    return f"<h3>Encoded, or used?</h3><p class='lead'>{lead}</p>{html_table(head, body)}"
+    return _pivot("Encoded, or used?", lead, [*probes, *used], ("model", "confound"), name)
 
 
 def figures_section(shapes: Mapping[str, Any]) -> str:
