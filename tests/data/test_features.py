@@ -177,3 +177,32 @@ def test_a_copy_of_a_numeric_label_is_noticed_by_its_ranks(tmp_path):
     pd.DataFrame({"score": score, "twin": np.exp(score), "other": score[::-1]}).to_csv(path, index=False)
     notes = suspicious_features(open_table(path, roles=["score"]), ["score"])
     assert [note.column for note in notes] == ["twin"]
+
+
+def test_columns_that_may_be_another_raters_label_are_told_and_those_that_agree_by_chance_are_not(tmp_path):
+    random = np.random.default_rng(0)
+    grade = random.choice([1, 2, 3], 80)
+    second = np.where(random.random(80) < 0.25, random.choice([1, 2, 3], 80), grade).astype(float)
+    second[:3] = np.nan
+    frame = pd.DataFrame(
+        {"grade": grade, "grade_b": second, "ward": random.choice([1, 2, 3], 80), "x": random.random(80)}
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    (note,) = suspicious_features(open_table(tmp_path / "t.csv", roles=["grade"]), ["grade"])
+    agreed = (grade == second)[3:].mean()
+    assert (note.kind, note.column) == ("another rater", "grade_b")
+    assert f"has the levels of grade and agrees with it in {agreed:.0%} of rows" in note.text
+    assert suspicious_features(open_table(tmp_path / "t.csv", roles=["grade"]), ["grade"], ["grade_b"]) == []
+
+
+def test_rows_with_equal_features_are_told_unless_one_person_has_them_or_features_are_coarse(tmp_path):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"person": [f"p{n}" for n in range(40)], "dx": [0, 1] * 20, "x": random.random(40)})
+    frame = pd.concat([frame, frame.head(6).assign(dx=[0, 1, 0, 0, 0, 0])])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    source = open_table(tmp_path / "t.csv", roles=["dx", "person"])
+    (note,) = suspicious_features(source, ["dx"])
+    assert "12 rows have the same features as another person's, 4 of them with another label" in note.text
+    assert suspicious_features(source, ["dx"], person="person") == []
+    frame.assign(x=frame["x"].round(1)).to_csv(tmp_path / "t.csv", index=False)
+    assert suspicious_features(open_table(tmp_path / "t.csv", roles=["dx", "person"]), ["dx"]) == []

@@ -125,6 +125,7 @@ def test_init_notices_what_matters(here):
         "1 feature does not vary: f5",
         "1 feature has empty cells (1): the mean of the training rows is used",
         "age and twin overlap: R² 1.00",
+        "the confounds alone reach an AUC of 0.5",
         "site has the level 'NA' (2 rows): if it means that nothing is known, empty these cells",
         "site has levels with few rows: NA (2), tiny (3). A fold may train without them, so design.unseen: mean is set",
     ):

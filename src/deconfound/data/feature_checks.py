@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,44 +18,116 @@ COPY = 0.99
 # So much better than guessing, on rows that were not learned from, the pattern of empty cells reveals a column.
 REVEALS = 0.1
 FEWEST_ROWS = 20
+# Cohen's kappa from which two raters are said to agree moderately.
+KAPPA = 0.4
 
 
-def suspicious_features(source: Source, labels: Sequence[str], groups: Sequence[str] = ()) -> list[SourceNote]:
-    """Features that copy a label or number the rows, and empty cells that reveal a label or a confound.
+def suspicious_features(
+    source: Source, labels: Sequence[str], groups: Sequence[str] = (), person: str | None = None
+) -> list[SourceNote]:
+    """What to look at before training: columns that know the label too well, rows that are there twice.
+
+    Features that copy a label or number the rows, columns that may be another rater's label, rows with equal features,
+    and empty cells that reveal a label or a confound.
 
     Args:
-        source: A source whose features have names; of others nothing is said.
+        source: Of a source whose features have no names only the columns of its table are looked at.
         labels: Columns that are predicted.
         groups: Confounds with levels, such as the site.
+        person: The column that names the person of a row.
     """
-    values, names, table = getattr(source, "values", None), getattr(source, "names", ()), source.table
-    if values is None or not len(names) or len(source) < FEWEST_ROWS:
-        return []
+    table = source.table
     faults = absent_columns([*labels, *groups], list(table), "labels and groups")
     if faults:
         raise TableError(faults)
-    notes = []
-    for place, name in enumerate(names):
-        column = np.asarray(values[:, place], dtype=np.float64)
+    if len(source) < FEWEST_ROWS:
+        return []
+    notes = [note for label in labels for note in _raters(table, label, {*labels, *groups, person})]
+    values, names = getattr(source, "values", None), getattr(source, "names", ())
+    if values is None or not len(names):
+        return notes
+    numbers = np.asarray(values, dtype=np.float64)
+    rated = {note.column for note in notes}
+    for name, column in zip(names, numbers.T, strict=True):
         for label in labels:
-            if _order(column, np.asarray(table[label])) >= COPY:
+            if name not in rated and _order(column, np.asarray(table[label])) >= COPY:
                 text = f"{name} orders {label} almost without error: is it a copy of the label, or known only after it?"
                 notes.append(SourceNote("copies label", name, text))
         if np.isfinite(column).all() and (np.diff(column) == 1).all():
             notes.append(SourceNote("identifier", name, f"{name} counts the rows: it is a name, not a measurement"))
-    gaps = np.isnan(np.asarray(values, dtype=np.float64))
+    return [*notes, *_repeated(numbers, table, labels, person), *_empty_cells(numbers, table, [*labels, *groups])]
+
+
+def _raters(table: Mapping[str, Any], label: str, taken: set[str | None]) -> list[SourceNote]:
+    """Columns with the levels of a label that agree with it more often than chance would have it."""
+    ours = _texts(table[label])
+    levels = set(ours) - {None}
+    notes: list[SourceNote] = []
+    if not 2 <= len(levels) <= FEWEST_ROWS:
+        return notes
+    for name in table:
+        theirs = [] if name in taken else _texts(table[name])
+        both = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None]
+        if len(both) < FEWEST_ROWS or len({b for _, b in both}) < 2 or not {b for _, b in both} <= levels:
+            continue
+        first, second = Counter(a for a, _ in both), Counter(b for _, b in both)
+        agreed = sum(a == b for a, b in both) / len(both)
+        by_chance = sum(first[level] * second[level] for level in levels) / len(both) ** 2
+        if agreed - by_chance >= KAPPA * (1 - by_chance):
+            text = (
+                f"{name} has the levels of {label} and agrees with it in {agreed:.0%} of rows: if it is another "
+                "rater's answer, or known only after the label, leave it out (data.exclude); a model can hardly agree "
+                "with raters more than they agree with each other"
+            )
+            notes.append(SourceNote("another rater", name, text))
+    return notes
+
+
+def _repeated(
+    numbers: NDArray[np.float64], table: Mapping[str, Any], labels: Sequence[str], person: str | None
+) -> list[SourceNote]:
+    """Rows of different people with equal features, where these are measured finely enough for that to be odd."""
+    if max(len(np.unique(column)) for column in numbers.T) < len(numbers) / 2:
+        return []
+    people = range(len(numbers)) if person is None else _texts(table[person])
+    outcomes = list(zip(*(_texts(table[label]) for label in labels), strict=True))
+    same: dict[bytes, list[int]] = {}
+    for row, cells in enumerate(numbers):
+        same.setdefault(cells.tobytes(), []).append(row)
+    sets = [rows for rows in same.values() if len({people[row] for row in rows}) > 1]
+    if not sets:
+        return []
+    rows = sum(map(len, sets))
+    split = sum(len(group) for group in sets if len({outcomes[row] for row in group}) > 1)
+    text = (
+        f"{rows} rows have the same features as another person's, {split} of them with another label: copies, or "
+        "several raters of one sample? Keep one, or name a column in data.person that keeps them in one fold"
+    )
+    return [SourceNote("repeated rows", "", text)]
+
+
+def _empty_cells(numbers: NDArray[np.float64], table: Mapping[str, Any], columns: Sequence[str]) -> list[SourceNote]:
+    """Columns that the pattern of empty cells reveals."""
+    gaps = np.isnan(numbers)
     patterns = [tuple(row) for row in gaps[:, gaps.any(0)].tolist()]
-    for column_name in [*labels, *groups] if gaps.any() else []:
-        levels = [None if is_missing(cell) else cell for cell in np.asarray(table[column_name]).tolist()]
+    notes = []
+    for name in columns if gaps.any() else []:
+        levels = [None if is_missing(cell) else cell for cell in np.asarray(table[name]).tolist()]
         if 1 < len(set(levels) - {None}) <= FEWEST_ROWS:
             right, guess = _revealed(patterns, levels)
             if right >= guess + REVEALS:
                 text = (
-                    f"which cells are empty tells {column_name} in {right:.0%} of rows (guessing: {guess:.0%}), and "
+                    f"which cells are empty tells {name} in {right:.0%} of rows (guessing: {guess:.0%}), and "
                     "filling them in leaves a trace of it"
                 )
-                notes.append(SourceNote("empty cells", column_name, text))
+                notes.append(SourceNote("empty cells", name, text))
     return notes
+
+
+def _texts(column: Any) -> list[str | None]:
+    """Levels as text; 1 and 1.0, which gaps make of it, are one level."""
+    cells = [None if is_missing(cell) else cell for cell in np.asarray(column).tolist()]
+    return [f"{cell:g}" if isinstance(cell, float) else None if cell is None else str(cell) for cell in cells]
 
 
 def _order(column: NDArray[np.float64], label: NDArray[Any]) -> float:

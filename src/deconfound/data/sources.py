@@ -50,12 +50,12 @@ class SourceNote:
 
     Attributes:
         kind: "coded" (text, as one 0/1 column per level), "left out" (no feature), "identifier" (names rows), "copies
-            label", or "empty cells" (which reveal the column).
+            label", "another rater" (of the label), "repeated rows", or "empty cells" (which reveal the column).
         column: The column.
         text: The sentence.
     """
 
-    kind: Literal["coded", "left out", "identifier", "copies label", "empty cells"]
+    kind: Literal["coded", "left out", "identifier", "copies label", "another rater", "repeated rows", "empty cells"]
     column: str
     text: str
 

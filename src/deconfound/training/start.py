@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from deconfound.auditing.baselines import confounds_alone
 from deconfound.data import IDENTIFIERS, FileSource, Source, suspicious_features
 from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
 from deconfound.design import Balance, Design
 from deconfound.design.balance_report import WEAK_TIE
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
+from deconfound.metrics import auc, r_squared
+from deconfound.metrics.columns import Column, column
 from deconfound.training.checks import SITES, first_non_numeric_row, number_faults, role_faults
 from deconfound.training.config import DataOptions
 from deconfound.training.sources import open_source, reads_scans
+from deconfound.training.splits import person_codes
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.template import FOLDS, FirstConfig, schema_text
 from deconfound.training.terms import columns_of, read_terms
@@ -100,9 +106,10 @@ def start_config(
             if count
         ),
         *about_features,
-        *(note.text for note in suspicious_features(opened, labels, columns)),
+        *(note.text for note in suspicious_features(opened, labels, columns, person)),
         *_almost_numeric(opened, {*labels, *columns, *IDENTIFIERS, person, id}),
         *_diagnosis(terms, labels, rows, task, any(missing.values())),
+        *_confounds_alone(opened.table, columns, task, codes, person),
         *_words_for_nothing(rows),
         *rare,
     ]
@@ -195,6 +202,34 @@ def _diagnosis(terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any]
         for note in (*design.notes, *found.notes)
         if not (note.kind == "small level" and known.intersection(note.columns))
     ] + _balance(found.balance)
+
+
+def _confounds_alone(
+    table: Mapping[str, Any], columns: Sequence[str], task: Task, codes: NDArray[np.float64], person: str | None
+) -> list[str]:
+    """How well the confounds predict each label on rows that they were not fitted to."""
+    lines = []
+    for place, name in enumerate(task.labels):
+        rows = np.flatnonzero(~np.isnan(codes[:, place]))
+        target = torch.from_numpy(codes[rows, place])
+        units = torch.from_numpy(person_codes(table, person, len(codes))[rows])
+        confounds = [column(confound, np.asarray(table[confound])[rows]) for confound in dict.fromkeys(columns)]
+        classes = 0 if task.kind == "regression" else len(task.levels[place])
+        kind: Any = {0: "numeric", 2: "binary"}.get(classes, "categorical")
+        levels = tuple(map(str, range(classes)))
+        scores = confounds_alone(confounds, [Column(name, kind, target, levels)], units, 0)
+        if scores is None:
+            continue
+        if classes == 0:
+            reached = f"an R² of {float(r_squared(scores[:, 0], target)):.2f}"
+        else:
+            cases = [target == 1] if classes == 2 else [target == code for code in range(classes)]
+            found = [auc(scores[:, k], case) for k, case in enumerate(cases)]
+            reached = f"{'an' if classes == 2 else 'a mean'} AUC of {float(torch.stack(found).mean()):.2f}"
+        lines.append(
+            f"the confounds alone reach {reached} for {name} on rows they were not fitted to: a model that does no better may know nothing else"
+        )
+    return lines
 
 
 def _balance(found: Any) -> list[str]:
