@@ -16,17 +16,22 @@ from deconfound.errors import DeconfoundWarning, OptionError
 FILES = ("audit.html", "audit.json", "audit.csv", "card.md")
 
 
+Predictions = Annotated[
+    list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ, one file per model; or folders of runs.")
+]
+Outputs = Annotated[str, typer.Option(help="What the model put out; by default columns called logit…, score…, pred…")]
+Card = Annotated[
+    Path | None, typer.Option(help="Write a model card here: .md, or .card.json; the author completes it.")
+]
+
+
 def audit(
-    predictions: Annotated[
-        list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ, one file per model; or folders of runs.")
-    ],
+    predictions: Predictions,
     confounds: Annotated[str, typer.Option(help="Columns that should not be there: age,sex,site")] = "",
     labels: Annotated[str, typer.Option(help="Columns that the model predicts: dx")] = "",
     table: Annotated[Path | None, typer.Option(help="Table with confounds and labels, if not in predictions.")] = None,
     features: Annotated[Path | None, typer.Option(help="Hidden features to measure too: NPY, NPZ, CSV.")] = None,
-    outputs: Annotated[
-        str, typer.Option(help="What the model put out; by default columns called logit…, score…, pred…")
-    ] = "",
+    outputs: Outputs = "",
     model: Annotated[list[str] | None, typer.Option(help="Several models in one file: NAME=COLUMN,COLUMN")] = None,
     id: Annotated[str | None, typer.Option(help="Column that joins the files.")] = None,
     person: Annotated[str | None, typer.Option(help="Column that names the person of a row.")] = None,
@@ -37,9 +42,7 @@ def audit(
     out: Annotated[Path, typer.Option(help="Folder for audit.html, .json, .csv and card.md.")] = Path("audit"),
     html: Annotated[Path | None, typer.Option(help="Write the page here; then only what is named is written.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the numbers here.")] = None,
-    card: Annotated[
-        Path | None, typer.Option(help="Write a model card here: .md, or .card.json; the author completes it.")
-    ] = None,
+    card: Card = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for every figure as SVG and PNG.")] = None,
     permutations: Annotated[int, typer.Option(help="Permuted tables for each p-value.")] = 499,
     bootstraps: Annotated[int, typer.Option(help="Bootstrap samples for each interval.")] = 500,
@@ -59,46 +62,52 @@ def audit(
 
     deconfound audit runs/run
     """
-    from deconfound.auditing import audit_files
-    from deconfound.auditing.joined import listed, pairs
-
-    console = Console()
     files = _named(html, json, card) or [out / name for name in FILES]
+    draws = {"permutations": permutations, "bootstraps": bootstraps, "seed": seed}
+    lists = {"confounds": confounds, "labels": labels, "outputs": outputs, "classes": classes}
+    pairs = {"model": model, "type": type, "positive": positive}
+    asked = {"table": table, "features": features, "id": id, "person": person, "fold": fold}
+    console = Console()
+    _finish(console, _audited(console, predictions, files, lists, pairs, asked, draws), files, figures, check)
+
+
+def _audited(
+    console: Console,
+    predictions: list[Path],
+    files: list[Path],
+    lists: dict[str, str],
+    pairs: dict[str, list[str] | None],
+    asked: dict[str, Any],
+    draws: dict[str, int],
+) -> Any:
+    """The audit of folders of runs, or of files."""
+    from deconfound.auditing import audit_files
+    from deconfound.auditing.joined import listed
+    from deconfound.auditing.joined import pairs as read_pairs
+
     for folder in dict.fromkeys(path.parent for path in files):
         _make(folder)
-    draws = {"permutations": permutations, "bootstraps": bootstraps, "seed": seed}
     if all(path.is_dir() for path in predictions):
-        given = {"--confounds": confounds, "--labels": labels, "--table": table, "--features": features}
-        _refuse({**given, "--outputs": outputs, "--model": model, "--id": id, "--person": person, "--fold": fold})
         from deconfound.training.outputs import audit_folders
 
+        _refuse({**lists, **asked, **pairs})
         with stage_progress(console) as progress:
-            _finish(console, audit_folders(predictions, **draws, progress=progress), files, figures, check)
-        return
-    if not confounds:
+            return audit_folders(predictions, **draws, progress=progress)
+    if not lists["confounds"]:
         raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
-    models = {name: listed(columns) for name, columns in pairs(model or [], "--model").items()}
-    types, levels = pairs(type or [], "--type"), pairs(positive or [], "--positive")
+    named = {option: read_pairs(given or [], f"--{option}") for option, given in pairs.items()}
     with stage_progress(console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
-        result = audit_files(
+        return audit_files(
             predictions,
-            confounds=listed(confounds),
-            labels=listed(labels),
-            table=table,
-            features=features,
-            outputs=listed(outputs),
-            models=models,
-            id=id,
-            person=person,
-            fold=fold,
-            types=types,
-            positive=levels,
-            classes=listed(classes),
+            models={name: listed(columns) for name, columns in named["model"].items()},
+            types=named["type"],
+            positive=named["positive"],
+            **{name: listed(text) for name, text in lists.items()},
+            **asked,
             **draws,
             progress=progress,
         )
-    _finish(console, result, files, figures, check)
 
 
 def _named(html: Path | None, json: Path | None, card: Path | None) -> list[Path]:
@@ -115,7 +124,7 @@ def _refuse(given: dict[str, Any]) -> None:
     for option, value in given.items():
         if value:
             raise OptionError(
-                f"{option} must be left out with the folder of a run; got {value!r}. The run says it itself."
+                f"--{option} must be left out with the folder of a run; got {value!r}. The run says it itself."
             )
 
 
