@@ -95,17 +95,16 @@ def _audited(
             return audit_folders(predictions, **draws, progress=progress)
     if not lists["confounds"]:
         raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
+    columns: dict[str, Any] = {name: listed(text) for name, text in lists.items()}
     named = {option: read_pairs(given or [], f"--{option}") for option, given in pairs.items()}
     with stage_progress(console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
         return audit_files(
             predictions,
-            models={name: listed(columns) for name, columns in named["model"].items()},
+            models={name: listed(text) for name, text in named["model"].items()},
             types=named["type"],
             positive=named["positive"],
-            **{name: listed(text) for name, text in lists.items()},
-            **asked,
-            **draws,
+            **columns | asked | draws,
             progress=progress,
         )
 

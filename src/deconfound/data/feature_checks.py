@@ -61,7 +61,7 @@ def suspicious_features(
 def _raters(table: Mapping[str, Any], label: str, taken: set[str | None]) -> list[SourceNote]:
     """Columns with the levels of a label that agree with it more often than chance would have it."""
     ours = _texts(table[label])
-    levels = set(ours) - {None}
+    levels = {level for level in ours if level is not None}
     notes: list[SourceNote] = []
     if not 2 <= len(levels) <= FEWEST_ROWS:
         return notes

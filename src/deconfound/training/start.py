@@ -227,7 +227,8 @@ def _confounds_alone(
             found = [auc(scores[:, k], case) for k, case in enumerate(cases)]
             reached = f"{'an' if classes == 2 else 'a mean'} AUC of {float(torch.stack(found).mean()):.2f}"
         lines.append(
-            f"the confounds alone reach {reached} for {name} on rows they were not fitted to: a model that does no better may know nothing else"
+            f"the confounds alone reach {reached} for {name} on rows they were not fitted to: a model that does no "
+            "better may know nothing else"
         )
     return lines
 
