@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import deconfound as dc
 import deconfound.cli as cli
+from tests.notebooks import cells
 from tests.pages import DOCS, ROOT, Block, anchors, blocks, links, pages, prose
 
 WORDS = 1500
@@ -73,6 +74,19 @@ def test_no_line_of_code_scrolls(page):
     assert not wide
 
 
+def test_a_notebook_holds_the_page_s_text_and_code_in_order():
+    page = (
+        "# Title\n\n```python\nx = 1\n```\n\nThen\n\n```text\nshown\n```\n\n```sh\ndeconfound fit \\\n    a\n```\nend\n"
+    )
+    assert cells(page) == [
+        ("markdown", "# Title"),
+        ("code", "x = 1"),
+        ("markdown", "Then\n\n```text\nshown\n```"),
+        ("code", "!deconfound fit \\\n    a"),
+        ("markdown", "end"),
+    ]
+
+
 def toctree(page) -> list[str]:
     entries = [line for block in blocks(page) if block.kind == "{toctree}" for line in block.code.splitlines()]
     return [re.sub(r".*<(.*)>", r"\1", line) for line in entries if line and not line.startswith(":")]
@@ -98,3 +112,12 @@ def test_the_generated_reference_has_a_page_for_every_room():
     ]
     assert sorted(shown) == sorted(["deconfound", *(f"deconfound.{room}" for room in dc._ROOMS)])
     assert all(importlib.import_module(name).__all__ for name in shown)
+
+
+@pytest.mark.parametrize("module", ["deconfound.data", "deconfound_lab"])
+def test_names_that_the_short_reference_gives_to_a_module_are_there(module):
+    page = (DOCS / "reference.md").read_text()
+    section = page.split(f"| name in `{module}` |")[1].split("\n\n")[0]
+    named = [name for line in section.splitlines() for name in re.findall(r"`(\w+)", line.split(" | ")[0])]
+    assert len(named) > 4
+    assert set(named) <= set(importlib.import_module(module).__all__)
