@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from deconfound.layers.tensors import exact_type, processes, sum_over_processes
+from deconfound.layers.tensors import exact_type, sum_over_processes
 
 # A direction of keep or the confounds that varies less than this inside a group (1 is its variance in the table) does
 # not vary: metadata are float32.
@@ -100,10 +100,9 @@ def add_rows(
     z = regressors.to(before.weight) - before.regressor_mean[groups]
     by_group = (member.unsqueeze(2) * z.unsqueeze(1)).flatten(1)  # (n, G q)
     spread = (weights.unsqueeze(1) * f).T @ f if before.spread.ndim == 2 else (weights.unsqueeze(1) * f.square()).sum(0)
-    new = (member.sum(0), member.T @ f, member.T @ z, by_group.T @ z, by_group.T @ f, spread)
-    if processes() > 1:
-        new = sum_over_processes(*new)
-    count, first_f, first_z, gram, cross, spread = new
+    count, first_f, first_z, gram, cross, spread = sum_over_processes(
+        member.sum(0), member.T @ f, member.T @ z, by_group.T @ z, by_group.T @ f, spread
+    )
     kept = torch.exp(-count.sum() / memory)
     weight = kept * before.weight + count
     per_row = 1 / weight.clamp(min=torch.finfo(weight.dtype).tiny).unsqueeze(1)
@@ -212,7 +211,8 @@ def erasing_map(within: WithinGroups, mean: Tensor, shrinkage: float | None, rou
 def _polar(rows: Tensor, tolerance: float) -> Tensor:
     """`V Uᵀ` of `rows = V s Uᵀ`, over the singular values above the tolerance."""
     left, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-    return torch.where(sizes > tolerance, left, 0.0) @ right
+    polar: Tensor = torch.where(sizes > tolerance, left, 0.0) @ right
+    return polar
 
 
 def rank(erasing: Tensor) -> int:

@@ -53,8 +53,8 @@ def label_groups(design: Design, like: Tensor) -> LabelGroups:
     kept, inverse = _keep_inverse(design)
     back[directions:-1] = inverse[:, [kept.index(index) for index in columns]]
     rows = [sum(parts, ()) for parts in product(*levels)]
-    codes = torch.tensor(rows, dtype=like.dtype, device=like.device).reshape(len(rows), len(columns))
-    return LabelGroups(torch.tensor(back, dtype=like.dtype, device=like.device), codes)
+    of_groups = torch.tensor(rows, dtype=like.dtype, device=like.device).reshape(len(rows), len(columns))
+    return LabelGroups(torch.tensor(back, dtype=like.dtype, device=like.device), of_groups)
 
 
 def keep_part(design: Design) -> Tensor:
@@ -66,7 +66,8 @@ def keep_part(design: Design) -> Tensor:
 def _keep_inverse(design: Design) -> tuple[list[int], Codes]:
     """The keep columns that are used, and the matrix by which z_L leads back to them: that of a triangle."""
     kept = [index for index, column in enumerate(design.columns) if column.role == "keep" and column.used]
-    return kept, np.linalg.inv(design.whitening[kept, design.confound_directions :])
+    inverse: Codes = np.linalg.inv(design.whitening[kept, design.confound_directions :]).astype(np.float64)
+    return kept, inverse
 
 
 def groups_of(design: Design) -> int:

@@ -175,8 +175,9 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         removal = _white(self.design_, {name: v for name, v in table.items() if name not in self._roles.kept})
         residual = residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
         columns = [column(name, np.asarray(table[name])) for name in source_columns(self.design_.confounds)]
-        classes = labels is not None and kind_of_labels(labels) == "categorical"
-        groups = np.unique(labels, return_inverse=True)[1] if classes else None  # type: ignore[arg-type]
+        groups = None
+        if labels is not None and kind_of_labels(labels) == "categorical":
+            groups = np.unique(labels, return_inverse=True)[1]
         self.notes_ = beyond_linear(residual, columns, groups=groups)
         for note in self.notes_:
             warnings.warn(note.text, DeconfoundWarning, stacklevel=3)
