@@ -45,9 +45,6 @@ class PenaltyLayer(MetadataLayer):
         """Leave out the last penalty: it belongs to a graph that cannot be copied."""
         return {**self.__dict__, "_penalty": None}
 
-    def _beta(self) -> Tensor:
-        return self.beta.reshape(self._directions, -1)
-
     def _penalise(self, x: Tensor, batch: WhitenedBatch) -> None:
         features = pool_positions(x)
         finite = torch.isfinite(features).all()

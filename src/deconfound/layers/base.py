@@ -90,9 +90,11 @@ class MetadataLayer(nn.Module, ABC):
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         """The residual of `x`, `(n, d)` or `(n, d, positions)`, while learning β from it."""
 
-    @abstractmethod
+    @final
     def _beta(self) -> Tensor:
         """β in whitened units, `(q, d)`, as eval uses it."""
+        beta = self.beta
+        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
 
     @final
     @torch.no_grad()

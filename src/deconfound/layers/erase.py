@@ -157,9 +157,6 @@ class Erase(MetadataLayer):
             held = self.get_buffer(name)
             held.copy_(torch.where(usable, value.reshape(held.shape).to(held), held))
 
-    def _beta(self) -> Tensor:
-        return self.beta.reshape(len(self.beta), -1)
-
     def _moments(self) -> GroupMoments:
         return GroupMoments(**{name: self.get_buffer(name) for name in GroupMoments.__dataclass_fields__})
 

@@ -97,10 +97,6 @@ class MDN(MetadataLayer):
         self.register_buffer("mean_gram", torch.eye(self._directions))
         self.register_buffer("samples", torch.zeros(()))
 
-    def _beta(self) -> Tensor:
-        beta = self.beta
-        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
-
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         of_batch = batch.moments(pool_positions(x), exact=self.gram == "batch")
         learns = self._may_update()

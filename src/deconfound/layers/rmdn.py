@@ -72,10 +72,6 @@ class RMDN(MetadataLayer):
         self.register_buffer("information", prior)
         self.register_buffer("weight", torch.tensor(float(ridge)))
 
-    def _beta(self) -> Tensor:
-        beta = self.beta
-        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
-
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         if self._may_update():
             self._learn(pool_positions(x.detach()), batch)

@@ -102,10 +102,6 @@ class PMDN(MetadataLayer):
             self.register_buffer("gradient_mean", torch.zeros(design.confound_directions, *self.coefficient_shape))
             self.register_buffer("gradient_square", torch.zeros(1, *self.coefficient_shape))
 
-    def _beta(self) -> Tensor:
-        beta = self.beta
-        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
-
     def _upgrade(self, state_dict: dict[str, Any], prefix: str) -> None:
         old = (state_dict.get(prefix + name) for name in ("gain_samples", "gain_numbers"))  # of 0.1, and of 0.2 in work
         seen = next((value.reshape(-1)[0] for value in old if value is not None), None)
