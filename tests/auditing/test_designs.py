@@ -253,6 +253,19 @@ def test_the_grade_follows_from_size_and_test(value, p, probe, grade):
     assert verdict(rows, []).grade == grade
 
 
+def test_an_interval_that_does_not_exist_is_told_in_words():
+    from deconfound.auditing import Audit, AuditRow
+    from deconfound.auditing.verdicts import verdict
+
+    nan = float("nan")
+    row = AuditRow("m", "outputs", "age", "within_group_dcor_sqr", "", 0.1, nan, nan, 0.4, 0.0, 0.3, 9)
+    found = verdict([row], [])
+    assert "(too few rows for an interval)" in found.text
+    told = repr(Audit((row,), (found,), (), {"models": ["m"], "rows": 9}))
+    assert "dcor² 0.100 [no interval] p 0.400" in told
+    assert "nan" not in found.text
+
+
 def test_the_detectable_effect_is_found_about_four_times_in_five():
     from deconfound.auditing.verdicts import normal_dcor_sqr
 

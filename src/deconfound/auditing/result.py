@@ -107,11 +107,10 @@ class Audit:
         for item in self.verdicts:
             number = ""
             if item.statistic:
-                main = self.where(model=item.model, space=item.space, confound=item.confound, statistic=item.statistic)[
-                    0
-                ]
-                number = f"dcor² {main.value:.3f} [{main.low:.3f}, {main.high:.3f}] p {main.p:.3f}"
-                number += f" (Holm {item.p_holm:.3f})"
+                key = {"model": item.model, "space": item.space, "confound": item.confound}
+                main = self.where(**key, statistic=item.statistic)[0]
+                reach = f"[{main.low:.3f}, {main.high:.3f}]" if main.low == main.low else "[no interval]"
+                number = f"dcor² {main.value:.3f} {reach} p {main.p:.3f} (Holm {item.p_holm:.3f})"
             lines.append(f"  {item.model} · {item.space:8} {item.headline:40} {number}".rstrip())
         lines += [f"  {note.severity}: {note.text}" for note in self.notes if note.kind != "reading"]
         return "\n".join(lines)

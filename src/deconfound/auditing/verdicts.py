@@ -37,7 +37,7 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
         headline = f"a probe finds a faint trace of {first.confound}"
     sentences = [_main_sentence(main, grade), *(_probe_sentence(row) for row in probes)]
     detectable = _detectable(main)
-    if grade == "none found":
+    if grade == "none found" and detectable == detectable:
         sentences.append(
             f"People like these would show a dcor² of {_number(detectable)} or more (that of two normal variables with "
             f"correlation {_correlation_like(detectable):.2f}) four times in five; less could be missed."
@@ -99,10 +99,11 @@ def _correlation_like(dcor_sqr: float) -> float:
 def _main_sentence(row: AuditRow, grade: Grade) -> str:
     given = "" if row.statistic == "dcor_sqr" else " once the label is known"
     verb = "depend" if row.p <= LEVEL else "do not measurably depend"
+    reach = f"95 % confidence interval {_number(row.low)} to {_number(row.high)}"
     return (
-        f"The {row.space} {verb} on {row.confound}{given}: dcor² is {_number(row.value)} (95 % confidence interval "
-        f"{_number(row.low)} to {_number(row.high)}), where independent data stay below {_number(row.independent)} in "
-        f"95 of 100 cases (p = {row.p:.3f})."
+        f"The {row.space} {verb} on {row.confound}{given}: dcor² is {_number(row.value)} "
+        f"({reach if row.low == row.low else 'too few rows for an interval'}), where independent data stay below "
+        f"{_number(row.independent)} in 95 of 100 cases (p = {row.p:.3f})."
     )
 
 

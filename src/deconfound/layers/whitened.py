@@ -152,7 +152,7 @@ def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
     """
     if metadata.device.type not in ("cpu", "meta") or torch.compiler.is_compiling():
         return
-    if training and metadata.is_cpu and math.isfinite(metadata.sum()):  # one number tells for all of them
+    if training and metadata.is_cpu and math.isfinite(metadata.detach().sum()):  # one number tells for all of them
         return
     columns = design.columns if training else design.confound_columns
     finite = torch.isfinite(metadata[:, : len(columns)]).all(0).tolist()
