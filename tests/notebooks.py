@@ -4,7 +4,6 @@ The Markdown page is the source: text becomes Markdown cells, `python` and `sh` 
 """
 
 import os
-import re
 import sys
 import tempfile
 import time
@@ -21,8 +20,8 @@ def cells(text: str) -> list[tuple[str, str]]:
     for block in FENCE.finditer(text):
         kind, code = block[2].strip(), block[3].rstrip()
         if kind in ("python", "sh"):
-            commands = re.sub(r"^(?=deconfound )", "!", code, flags=re.MULTILINE)
-            found += [("markdown", text[end : block.start()].strip()), ("code", code if kind == "python" else commands)]
+            source = code if kind == "python" else f"%%sh\nset -e\n{code}"
+            found += [("markdown", text[end : block.start()].strip()), ("code", source)]
             end = block.end()
     found.append(("markdown", text[end:].strip()))
     return [(kind, source) for kind, source in found if source]
@@ -37,6 +36,7 @@ def main(folder: Path, names: list[str]) -> None:
     make = {"markdown": new_markdown_cell, "code": new_code_cell}
 
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"COLUMNS": "100", "TTY_COMPATIBLE": "0"}  # a kernel asks for colours, which cells show as codes
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for path in sorted(TUTORIALS.glob("*.md")):
         if path.stem == "index" or (names and path.stem not in names):

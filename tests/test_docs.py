@@ -82,7 +82,7 @@ def test_a_notebook_holds_the_page_s_text_and_code_in_order():
         ("markdown", "# Title"),
         ("code", "x = 1"),
         ("markdown", "Then\n\n```text\nshown\n```"),
-        ("code", "!deconfound fit \\\n    a"),
+        ("code", "%%sh\nset -e\ndeconfound fit \\\n    a"),
         ("markdown", "end"),
     ]
 
