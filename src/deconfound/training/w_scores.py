@@ -24,9 +24,9 @@ def controls_at(problem: Problem, rows: RowNumbers) -> NDArray[np.bool_]:
     wanted = problem.config.data.controls
     if not wanted:
         return np.asarray((problem.codes[rows] == 0).all(axis=1))
-    columns = {name: np.asarray(problem.source.table[name])[rows].tolist() for name in wanted}
-    same = [[str(value) == str(wanted[name]) for value in values] for name, values in columns.items()]
-    found: NDArray[np.bool_] = np.array(same, dtype=bool).all(axis=0)
+    found = np.ones(len(rows), dtype=bool)
+    for name, level in wanted.items():
+        found &= np.array([str(value) == str(level) for value in np.asarray(problem.source.table[name])[rows].tolist()])
     return found
 
 
