@@ -148,6 +148,18 @@ def test_an_interval_of_absolute_correlations_includes_zero_for_independent_data
     assert paper_test(x, age, torch.zeros(60), None, resampling).low > 0.3
 
 
+def test_a_fold_in_which_outputs_do_not_vary_adds_nothing_to_a_correlation():
+    from deconfound.metrics.paper import paper_test
+
+    x = torch.tensor([0.3, 0.3, 0.3, 0.1, 0.9, 0.4]).double()[:, None]
+    sex, folds = metrics.column("sex", [0, 1, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1, 1])
+    found = paper_test(x, sex, folds, None, Resampling(permutations=19, bootstraps=40))
+    inside = abs(np.corrcoef([0.1, 0.9, 0.4], [0, 1, 1])[0, 1])
+    assert found.value == pytest.approx(inside / 2)
+    assert 0 <= found.chance <= 0.5
+    assert 0 <= found.low <= found.value <= found.high <= 1
+
+
 @pytest.mark.parametrize("truth", [0.0, 0.02, 0.1])
 def test_an_interval_of_a_mean_of_absolute_values_covers_it_near_zero_and_far_from_it(truth):
     rng = np.random.default_rng(0)

@@ -47,11 +47,12 @@ def _signed_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, folds: Te
     for fold in torch.unique(folds):
         rows = folds == fold
         w = weights[:, rows] / weights[:, rows].sum(1, keepdim=True)
-        x, y = outputs[rows], targets[:, rows]
+        x, y = outputs[rows] - outputs[rows].mean(0), targets[:, rows] - targets[:, rows].mean(1, keepdim=True)
         x_mean, y_mean = w @ x, (w * y).sum(1, keepdim=True)
         covariance = (w * y) @ x - x_mean * y_mean
         x_variance = w @ x.square() - x_mean.square()
         y_variance = (w * y.square()).sum(1, keepdim=True) - y_mean.square()
-        scale = (x_variance * y_variance).clamp_min(1e-300).sqrt()
-        each.append(covariance / scale)
+        # Both sides have unit length over all rows: what is left of one that does not vary in a fold is rounding.
+        varies = (x_variance > 1e-24) & (y_variance > 1e-24)
+        each.append(torch.where(varies, covariance / torch.where(varies, x_variance * y_variance, 1).sqrt(), 0))
     return torch.cat(each, dim=1)
