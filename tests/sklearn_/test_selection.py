@@ -9,6 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import deconfound as dc
+from deconfound.errors import TableError
 from deconfound.sklearn import ConfoundResidualizer, DeconfoundedClassifier
 from tests.sklearn_.people import CONFOUNDS, make_people
 
@@ -126,3 +127,50 @@ def test_a_dict_that_cross_validation_does_not_split_is_refused():
         model = DeconfoundedClassifier(**FAST).set_fit_request(confounds=True).set_score_request(confounds=True)
         with pytest.raises(dc.errors.ShapeError, match="Cross-validation splits a DataFrame together with X"):
             cross_validate(model, X[FEATURES], dx, cv=2, params={"confounds": table}, error_score="raise")
+
+
+@pytest.mark.parametrize("make", [network, pipeline])
+def test_a_grid_search_on_a_table_sorted_by_site_says_why_its_scores_are_nan(make):
+    X, dx = make_people(120)
+    X["site"] = np.repeat(["A", "B", "C"], 40)
+    grid = {"epochs": [2]} if make is network else {"logisticregression__C": [1.0]}
+    with pytest.warns(UserWarning, match="Where a table is sorted, by site say, scikit-learn's default folds leave"):
+        search = GridSearchCV(make(), grid, cv=KFold(3), refit=False).fit(X, dx)
+    assert np.isnan(search.cv_results_["mean_test_score"]).all()
+    shuffled = KFold(3, shuffle=True, random_state=0)
+    found = GridSearchCV(make(), grid, cv=shuffled, refit=False, error_score="raise").fit(X, dx)
+    assert np.isfinite(found.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize("make", [DeconfoundedClassifier, ConfoundResidualizer])
+def test_a_frame_of_confounds_is_aligned_by_its_index_or_refused(make):
+    X, dx = make_people(90)
+    features, table = X[FEATURES], X[CONFOUNDS]
+    options = FAST if make is DeconfoundedClassifier else {}
+    model = make(**options).fit(features, dx, confounds=table)
+    say = model.predict_proba if make is DeconfoundedClassifier else model.transform
+    expected = np.asarray(say(features, confounds=table))
+    mixed = table.sample(frac=1, random_state=0)
+    np.testing.assert_array_equal(say(features, confounds=mixed), expected)
+    other = make(**options).fit(features, dx, confounds=mixed)
+    np.testing.assert_array_equal(other.design_.whitening, model.design_.whitening)
+    assert np.abs(say(features, confounds=mixed.to_dict("list")) - expected).max() > 1e-3  # the order counts
+    with pytest.raises(TableError, match=r"by their index; got 90 rows for 90, with \[90, 91, 92\] that do not match"):
+        say(features, confounds=table.set_axis(range(90, 180)))
+    with pytest.raises(TableError, match=r"got 90 rows for 40, with \[40, 41, 42\] that"):
+        say(features.head(40), confounds=table)
+
+
+def test_weights_of_the_residualizer_count_as_repeated_rows():
+    X, dx = make_people(60)
+    weight = np.random.default_rng(0).integers(0, 3, 60)
+    repeated = np.repeat(np.arange(60), weight)
+    weighted = ConfoundResidualizer(CONFOUNDS, keep="y").fit(X, dx, sample_weight=weight)
+    plain = ConfoundResidualizer(CONFOUNDS, keep="y").fit(X.iloc[repeated], dx[repeated])
+    np.testing.assert_allclose(weighted.transform(X), plain.transform(X), atol=1e-9)
+
+
+def test_the_number_of_epochs_is_told():
+    X, dx = make_people(60)
+    model = network(epochs=4, early_stopping=False).fit(X, dx)
+    assert model.n_iter_ == len(model.history_) == 4

@@ -27,7 +27,7 @@ from deconfound.design.codecs import Kind, Policy
 from deconfound.errors import DeconfoundWarning
 from deconfound.methods import Method, Setting, method
 from deconfound.methods.none import NoMethod
-from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, features_of, numbers_of, roles_of, table_of
+from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, encoded, features_of, numbers_of, roles_of, table_of
 from deconfound.sklearn.problem import Builder, Task, as_device, check_options, home, make_network
 from deconfound.training.in_memory import train_in_memory
 from deconfound.training.samples import Samples, predict_in_memory
@@ -187,6 +187,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         learning = samples.part(learned)
         result = train_in_memory(made, learning, validation, task.criterion, schedule, seed=seed, progress=show)
         self.history_: tuple[Epoch, ...] = result.history
+        self.n_iter_ = len(result.history)
         self._method: Method = made.cpu()
         self.model_: nn.Module = made.model
 
@@ -224,7 +225,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         x = torch.from_numpy((features - self._center) / self._spread).to(device, dtype)
         if design is None or table is None:
             return Samples(x)
-        return Samples(x, torch.from_numpy(design.encode(table, np.float64)).to(device, dtype))
+        return Samples(x, torch.from_numpy(encoded(design, table)).to(device, dtype))
 
 
 @contextmanager

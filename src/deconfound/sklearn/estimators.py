@@ -59,6 +59,7 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         model_: The trained `NormalizedModel`, or the plain network.
         design_: The fitted design; None for a plain network.
         history_: The losses of each epoch.
+        n_iter_: How many epochs were trained.
 
     Example:
         >>> import numpy as np, pandas as pd

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, validate_data  # type: ignore[import-untyped]
 
+from deconfound.design import Design
 from deconfound.design.codecs import SUSPICIOUS_LEVELS, Kind
 from deconfound.design.table import absent
 from deconfound.design.terms import Term, as_term, sources
@@ -131,7 +132,7 @@ def table_of(X: Any, table: Any, roles: Roles, n: int, caller: str) -> Columns |
     if roles.origin is None:
         return None
     wanted = _names((*roles.confounds, *roles.keep), "confounds")
-    available = as_columns(table) if roles.origin == "table" else {name: X[name] for name in wanted}
+    available = as_columns(_aligned(table, X)) if roles.origin == "table" else {name: X[name] for name in wanted}
     columns = {name: np.asarray(available[name]) for name in wanted if name in available}
     for name, values in columns.items():
         if len(values) != n:
@@ -140,6 +141,38 @@ def table_of(X: Any, table: Any, roles: Roles, n: int, caller: str) -> Columns |
                 "Cross-validation splits a DataFrame together with X, and leaves a dict whole."
             )
     return columns
+
+
+def encoded(design: Design, table: Columns) -> NDArray[np.float64]:
+    """The rows' metadata; where a level is new, what in scikit-learn often leads to it is said as well."""
+    try:
+        return design.encode(table, np.float64)
+    except TableError as error:
+        if not any(fault.kind == "unseen" for fault in error.faults):
+            raise
+        raise TableError(
+            f"{error} Where a table is sorted, by site say, scikit-learn's default folds leave whole sites out of "
+            "training and scores become NaN: shuffle them (cv=StratifiedKFold(5, shuffle=True))."
+        ) from error
+
+
+def _aligned(table: Any, X: Any) -> Any:
+    """The confounds in the order of X where both carry an index of the same rows."""
+    ours, theirs = (getattr(frame, "index", None) if is_pandas(frame) else None for frame in (X, table))
+    if ours is None or theirs is None or ours.equals(theirs):
+        return table
+    if len(ours) == len(theirs) and ours.is_unique and theirs.is_unique and not len(ours.difference(theirs)):
+        return table.reindex(ours)
+    strange = list(theirs.difference(ours)[:3]) if len(theirs.difference(ours)) else "rows that are there twice"
+    raise TableError(
+        f"confounds must have the rows of X by their index; got {len(theirs)} rows for {len(ours)}, with {strange} "
+        "that do not match. Pass table.loc[X.index], or table.to_dict('list') where the rows are in the order of X."
+    )
+
+
+def is_pandas(frame: Any) -> bool:
+    """Whether this is a DataFrame or Series, whose index names rows; a list has an `index` of another kind."""
+    return hasattr(frame, "index") and hasattr(frame, "reindex")
 
 
 def as_columns(confounds: Any) -> Columns:

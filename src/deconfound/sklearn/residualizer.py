@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, TransformerMixin  # type: ignore[import-
 from sklearn.utils.validation import (  # type: ignore[import-untyped]
     FLOAT_DTYPES,
     _check_feature_names_in,
+    _check_sample_weight,
     check_array,
     check_is_fitted,
     column_or_1d,
@@ -30,6 +31,7 @@ from deconfound.sklearn.intake import (
     Columns,
     Roles,
     Terms,
+    encoded,
     features_of,
     kind_of_labels,
     numbers_of,
@@ -50,7 +52,9 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
             for in the table given to `fit`, else in the DataFrame X, from which they are taken out: the
             output holds features alone. None takes every column of the table.
         keep: What must survive though it goes with the confounds: "y" for the labels given to `fit`, or names
-            beside the confounds. Used by `fit` alone. Labels of text, booleans or up to 20 distinct whole numbers
+            beside the confounds. Used by `fit` alone. The default keeps nothing, unlike the command line, whose
+            designs keep the labels: for its method `input-residualize` write keep="y", or scores will differ widely
+            where labels and confounds go together. Labels of text, booleans or up to 20 distinct whole numbers
             are classes, others are numeric; `types={"y": …}` decides otherwise.
         types: See `Design`.
         missing: See `Design`.
@@ -89,13 +93,14 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         self.unseen = unseen
         self.check = check
 
-    def fit(self, X: Any, y: Any = None, confounds: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, confounds: Any = None, sample_weight: Any = None) -> Self:
         """Learn β from these rows.
 
         Args:
             X: `(n, features)`; a DataFrame where confounds are names of its columns.
             y: Labels, read only with `keep="y"`.
             confounds: A table with one row per sample.
+            sample_weight: How much each row counts in the design and the regression.
         """
         by_label = isinstance(self.keep, str) and self.keep == LABEL
         if by_label and y is None:
@@ -103,6 +108,8 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         roles = roles_of(X, self.confounds, confounds, () if by_label or self.keep is None else self.keep)
         validate_data(self, X, skip_check_array=True)
         features = check_array(features_of(X, roles), dtype=FLOAT_DTYPES, estimator=self)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
         table = table_of(X, confounds, roles, len(features), "fit")
         self._roles: Roles = roles
         self.design_: Design | None = None
@@ -117,7 +124,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
             )
             return self
         labels = column_or_1d(y) if by_label else None
-        self._learn(features, table, labels)
+        self._learn(features, table, labels, sample_weight)
         if self.check:
             self._warn_of_the_rest(features, table, labels)
         return self
@@ -142,9 +149,9 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         residual = residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
         return residual.numpy().astype(features.dtype)
 
-    def fit_transform(self, X: Any, y: Any = None, confounds: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None, confounds: Any = None, sample_weight: Any = None) -> Any:
         """`fit`, then `transform` of the same rows."""
-        return self.fit(X, y, confounds=confounds).transform(X, confounds=confounds)
+        return self.fit(X, y, confounds, sample_weight).transform(X, confounds=confounds)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """The names of the columns of the output: those of X without confounds and keep."""
@@ -152,15 +159,19 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         names: NDArray[Any] = _check_feature_names_in(self, input_features)
         return names if self._roles.features is None else names[self._roles.features]
 
-    def _learn(self, features: NDArray[Any], table: Columns, labels: NDArray[Any] | None) -> None:
+    def _learn(
+        self, features: NDArray[Any], table: Columns, labels: NDArray[Any] | None, weight: NDArray[np.float64] | None
+    ) -> None:
         keep, types = list(self._roles.keep), dict(self.types or {})
         if labels is not None:
             keep, types = [LABEL], {LABEL: kind_of_labels(labels), **types}
             table = {**table, LABEL: labels}
-        design = Design(self._roles.confounds, keep, types=types, missing=self.missing, unseen=self.unseen).fit(table)
+        design = Design(self._roles.confounds, keep, types=types, missing=self.missing, unseen=self.unseen)
+        design.fit(table, weight=weight)
         white = torch.from_numpy(design.encode(table, np.float64) @ design.whitening)
         regressors = torch.cat([white, torch.ones_like(white[:, :1])], dim=1)
-        beta = least_squares(moments(torch.tensor(features, dtype=torch.float64), regressors)).numpy()
+        counts = None if weight is None else torch.from_numpy(weight)
+        beta = least_squares(moments(torch.tensor(features, dtype=torch.float64), regressors, counts)).numpy()
         directions, columns = design.confound_directions, design.confound_columns
         standardised = design.whitening[: len(columns), :directions] @ beta[:directions]
         self.design_ = design
@@ -191,6 +202,6 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
 
 def _white(design: Design, table: Columns) -> torch.Tensor:
     """The rows' confounds in white units, `(n, q_C)`; keep columns are not read."""
-    metadata = torch.from_numpy(design.encode(table, np.float64))
+    metadata = torch.from_numpy(encoded(design, table))
     columns, directions = len(design.confound_columns), design.confound_directions
     return metadata[:, :columns] @ torch.from_numpy(design.whitening[:columns, :directions])
