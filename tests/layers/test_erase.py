@@ -201,6 +201,19 @@ def test_a_shift_of_a_new_site_goes_as_far_as_it_lies_in_the_span_of_known_ones(
     assert (layer(rows + 3 * outside, None) - layer(rows, None)).norm() > 1
 
 
+def test_a_confound_that_is_constant_in_a_group_takes_no_direction_of_it_away():
+    rng = np.random.default_rng(0)
+    dx = np.arange(300) % 2
+    table = {"sex": np.where((rng.random(300) < 0.5) & (dx == 0), "M", "F"), "dx": dx}  # no man is a case
+    design = dc.Design(confounds=["sex"], keep=["dx"]).fit(table)
+    features = torch.from_numpy(rng.normal(size=(300, 6)) + 3.0 * (table["sex"] == "M")[:, None] + 1000.0).float()
+    layer = dc.Erase(design, 6)
+    for rows in torch.arange(300).split(10):
+        layer(features[rows], design.encode({name: values[rows] for name, values in table.items()}))
+    assert layer.report().directions == 2
+    assert layer.report().rank == 1
+
+
 def test_a_batch_that_is_not_finite_teaches_nothing_and_is_counted(cohort):
     layer = dc.Erase(cohort.design, 5).double()
     layer(cohort.features, cohort.metadata)

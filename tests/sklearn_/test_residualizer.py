@@ -11,6 +11,7 @@ from sklearn.model_selection import cross_val_score
 
 import deconfound as dc
 from deconfound.errors import DeconfoundWarning
+from deconfound.metrics import beyond_linear, column
 from deconfound.sklearn import ConfoundResidualizer
 from tests.sklearn_.people import CONFOUNDS, make_people
 
@@ -235,3 +236,10 @@ def test_the_check_stays_within_classes_of_y():
     assert ConfoundResidualizer(["site", "age"], keep="y", check=True).fit(X, y).notes_ == ()
     with pytest.warns(DeconfoundWarning, match="site is still in the features"):
         ConfoundResidualizer(["site", "age"], check=True).fit(X)  # without the label it cannot tell
+
+
+def test_what_a_linear_probe_finds_is_no_news_of_the_check():
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=300)
+    features = rng.normal(size=(300, 3)) + age[:, None]
+    assert beyond_linear(features, [column("age", age)]) == ()

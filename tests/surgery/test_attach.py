@@ -79,9 +79,12 @@ def test_the_plan_is_a_table_of_what_would_happen_and_changes_nothing(cohort, im
 
 def test_the_plan_counts_the_coefficients_that_the_layer_has(cohort, images):
     model = dc.normalize(Net(), cohort.design, at=["stem", "fc1"], example=images[:2], share="positions")
-    counted = [place.coefficients(cohort.design) for place in model.plan.places]
+    counted = [model.plan.rows * place.features for place in model.plan.places]
     assert counted == [layer.beta.numel() for layer in model.layers.values()] == [12, 36]
     assert "2×?×?" in str(model.plan)
+    wide = nn.Sequential(nn.Linear(3, 12))
+    erasing = dc.normalize(wide, cohort.design, at="0", layer="erase", example=torch.zeros(2, 3))
+    assert f" {erasing.layers['0'].beta.numel()} " in str(erasing.plan)
 
 
 def test_shapes_from_an_example_and_from_the_first_forward_are_the_same(cohort, images):

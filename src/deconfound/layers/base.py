@@ -236,6 +236,11 @@ class MetadataLayer(nn.Module, ABC):
         return {}
 
     @classmethod
+    def coefficient_rows(cls, design: Design) -> int:
+        """How many numbers eval keeps for each feature."""
+        return int(design.whitening.shape[1]) + 1
+
+    @classmethod
     def least_features(cls, design: Design) -> int:
         """How many features a place must have for this kind of layer to leave any."""
         return 1

@@ -113,8 +113,12 @@ class Erase(MetadataLayer):
         empty = GroupMoments.empty(len(self.label_codes), self._directions - 1, self._features, full)
         for name, value in empty.tensors().items():
             self.register_buffer(name, value)
-        erased = len(self.label_codes) * design.confound_directions
-        self.register_buffer("beta", torch.zeros(1 + 2 * erased, *self.coefficient_shape))
+        self.register_buffer("beta", torch.zeros(self.coefficient_rows(design), *self.coefficient_shape))
+
+    @classmethod
+    def coefficient_rows(cls, design: Design) -> int:
+        """The mean, and what is written and read of each direction."""
+        return 1 + 2 * groups_of(design) * design.confound_directions
 
     @classmethod
     def least_features(cls, design: Design) -> int:

@@ -49,10 +49,6 @@ class Place:
             shape = (shape[self.channel_axis % (len(shape) + 1) - 1],)
         return math.prod(size or 1 for size in shape)
 
-    def coefficients(self, design: Design) -> int | None:
-        """How many numbers β has here."""
-        return None if self.feature_shape is None else (int(design.whitening.shape[1]) + 1) * self.features
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -63,19 +59,21 @@ class Plan:
         design: Their design.
         layer: Which layer.
         norms: Where LayerNorm goes; at a place of a layer it comes before the layer.
+        rows: How many numbers the layer keeps for each feature.
     """
 
     places: tuple[Place, ...]
     design: Design
     layer: str
     norms: tuple[Place, ...] = ()
+    rows: int = 0
 
     def __str__(self) -> str:
         head = ("path", "module", "features", "coefficients", "bytes", "action")
         rows = [head]
         alone = [place for place in self.norms if place.path not in {place.path for place in self.places}]
         for place in (*self.places, *alone):
-            count = 0 if place in alone else place.coefficients(self.design)
+            count = 0 if place in alone else None if place.feature_shape is None else self.rows * place.features
             shape = place.feature_shape
             rows.append(
                 (
