@@ -107,7 +107,7 @@ class WScores:
             scores: Of the same model.
             table: Their confounds.
         """
-        found = _columns(self(scores, table)) * np.maximum(self.scale[0], self.floor) + self.location[0]
+        found: Array = _columns(self(scores, table)) * np.maximum(self.scale[0], self.floor) + self.location[0]
         return found.reshape(np.shape(scores))
 
     def to_dict(self) -> dict[str, Any]:

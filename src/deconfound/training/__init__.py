@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from deconfound.training.comparison import Comparison, compare
     from deconfound.training.config import Config
     from deconfound.training.config_file import read_config
-    from deconfound.training.cpu import threads
     from deconfound.training.fitting import FitResult, fit
     from deconfound.training.in_memory import InMemoryTrainer, train_in_memory
     from deconfound.training.intervals import Interval, difference, interval
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from deconfound.training.schedule import Epoch, Schedule, TrainingResult
     from deconfound.training.splits import Fold, deal, kfold, stratum_codes
     from deconfound.training.start import Start, start_config
-    from deconfound.training.step import BestEpoch
+    from deconfound.training.step import BestEpoch, threads
     from deconfound.training.workers import Cluster
 
 _FILES = {
@@ -36,7 +35,6 @@ _FILES = {
     "comparison": "Comparison compare",
     "config": "Config",
     "config_file": "read_config",
-    "cpu": "threads",
     "fitting": "FitResult fit",
     "in_memory": "InMemoryTrainer train_in_memory",
     "intervals": "Interval difference interval",
@@ -49,7 +47,7 @@ _FILES = {
     "schedule": "Epoch Schedule TrainingResult",
     "splits": "Fold deal kfold stratum_codes",
     "start": "Start start_config",
-    "step": "BestEpoch",
+    "step": "BestEpoch threads",
     "workers": "Cluster",
 }
 __getattr__, __dir__ = imported_when_used(__name__, _FILES)

@@ -31,7 +31,7 @@ from deconfound.training.losses import criterion
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.sources import current_fingerprint
-from deconfound.training.step import finish, number_of_batches, seed_for
+from deconfound.training.step import finish, number_of_batches, seed_for, threads
 from deconfound.training.tasks import has_score, performance, prediction_table
 from deconfound.training.w_scores import fit_w_scores, standardised
 
@@ -87,8 +87,6 @@ def prepare(data: FoldData, chosen: Mapping[str, Any] | None = None) -> Method:
 
 
 def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) -> dict[str, Any]:
-    from deconfound.training.cpu import threads
-
     start = time.monotonic()
     config = problem.config
     with threads(config.training.threads):

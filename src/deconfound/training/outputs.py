@@ -22,10 +22,10 @@ from deconfound.errors import DeconfoundWarning, RunError
 from deconfound.metrics.columns import Column, column
 from deconfound.metrics.conditional import SMALLEST_GROUP
 from deconfound.metrics.distance import u_distance_correlation_sqr
-from deconfound.training.cpu import threads
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import FEATURES, PREDICTIONS, FoldFolder, RunFolder, open_run
 from deconfound.training.splits import stratum_codes
+from deconfound.training.step import threads
 from deconfound.training.tasks import Task, output_columns
 from deconfound.training.terms import columns_of, read_terms
 

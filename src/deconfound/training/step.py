@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -125,6 +125,17 @@ def judged(method: Method, batch: TrainingBatch, criterion: Criterion) -> tuple[
 def exact_type(device: torch.device) -> torch.dtype:
     """In which losses are summed: Apple's GPUs have no doubles."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Run torch on so many CPU threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Means:
