@@ -113,7 +113,7 @@ def kills_of_workers(bench: Bench) -> tuple[str, str]:
     while process.poll() is None and len(killed) < 3:
         held = list((bench.folder / "workers").glob("fold-*/last.ckpt"))
         for child in _children(process.pid) if held else []:
-            if child not in killed and "loky" in Path(f"/proc/{child}/cmdline").read_text():
+            if child not in killed and "loky" in _command_of(child):
                 os.kill(child, signal.SIGKILL)
                 killed.add(child)
                 break
@@ -126,6 +126,13 @@ def kills_of_workers(bench: Bench) -> tuple[str, str]:
 def _children(parent: int) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True)
     return [int(word) for word in found.stdout.split()]
+
+
+def _command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:  # it has just ended
+        return ""
 
 
 def full_disk(bench: Bench) -> tuple[str, str]:
@@ -170,6 +177,15 @@ def two_processes(bench: Bench) -> tuple[str, str]:
 CASES = (kills_on_a_clock, kills_of_workers, full_disk, read_only, changed_data, two_processes)
 
 
+def _write(path: Path, found: list[Case]) -> None:
+    origin = provenance(0, "")
+    content = {
+        "cases": [asdict(case) for case in found],
+        "provenance": {k: origin[k] for k in ("deconfound", "commit")},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main() -> None:
     """Run the cases and write how each ended."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -188,12 +204,7 @@ def main() -> None:
             detail = detail.replace(folder, "FOLDER")
             found.append(Case(case.__name__.replace("_", " "), outcome, detail, round(time.monotonic() - start, 1)))
             print(found[-1], flush=True)
-    origin = provenance(0, "")
-    content = {
-        "cases": [asdict(case) for case in found],
-        "provenance": {k: origin[k] for k in ("deconfound", "commit")},
-    }
-    options.out.write_text(json.dumps(content, indent=1) + "\n")
+            _write(options.out, found)
     sys.exit(0 if all(case.outcome in ("equal", "refused") for case in found) else 1)
 
 
