@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(RUN)/pytest
 .PHONY: demo test test-all docs package matrix bench fuzz chaos figures check format clean
 
 demo: $(VENV)/.base
-	@echo "3 of 3: two small networks are trained and audited: one to three minutes"
+	@echo "now two small networks are trained and audited: one to three minutes"
 	$(RUN)/deconfound demo
 
 test: check
@@ -61,9 +61,9 @@ clean:
 
 # torch stands in the same command as whatever needs it, so that the pinned build is the one installed.
 $(VENV)/.base: pyproject.toml constraints.txt
-	@echo "1 of 3: a Python environment in $(VENV); nothing is installed outside it, and make clean deletes it"
+	@echo "1 of 2: a Python environment in $(VENV); nothing is installed outside it, and make clean deletes it"
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "2 of 3: deconfound with torch, numpy, typer and rich: some 200 MB to download, a minute or two"
+	@echo "2 of 2: deconfound with torch, numpy, typer and rich: some 200 MB to download, a minute or two"
 	$(RUN)/pip install --constraint constraints.txt torch -e .
 	touch $@
 
@@ -73,6 +73,6 @@ $(VENV)/.test: $(VENV)/.base
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.test
-	@echo "installing what the site needs: about 60 MB"
+	@echo "installing what the site and the notebooks need (Sphinx, Jupyter): a minute or two"
 	$(RUN)/pip install --quiet --constraint constraints.txt torch -e '.[test,docs]'
 	touch $@
