@@ -1,6 +1,7 @@
 """The documentation as a whole: links lead somewhere, code runs, pages stay short, and the site holds every page."""
 
 import importlib
+import json
 import re
 import shlex
 
@@ -121,3 +122,13 @@ def test_names_that_the_short_reference_gives_to_a_module_are_there(module):
     named = [name for line in section.splitlines() for name in re.findall(r"`(\w+)", line.split(" | ")[0])]
     assert len(named) > 4
     assert set(named) <= set(importlib.import_module(module).__all__)
+
+
+def test_the_page_on_stability_says_what_the_matrix_did_not_try():
+    cells = {cell["name"]: cell for cell in json.loads((DOCS / "results" / "matrix.json").read_text())["cells"]}
+    page = " ".join((DOCS / "stability.md").read_text().split())
+    assert not any(cell["failed"] for cell in cells.values())
+    assert ("torch 2.6 not at all" in page) == cells["oldest torch, Python 3.11"]["note"].startswith("not tried")
+    for version in ("3.12", "3.13"):
+        without = not cells[f"Python {version}"]["torch"]
+        assert ("On 3.12 and 3.13 only what needs no torch has been tried" in page) == without
