@@ -148,6 +148,7 @@ def test_the_implicit_gradient_is_the_naive_running_average(share):
         direction = torch.randn(n, 5, generator=draw).double() + cohort.metadata[rows, :1]
         direction[:, 1] *= 300.0 if number >= 8 else 1.0
         direction[:, 2] *= number not in (0, 5)
+        direction[:, 3] *= 0.0  # a unit that is dead
         (layer(x, cohort.metadata[rows]) * direction).mean().backward()
         g = direction.numpy() / (5 * n)
         c, z = confounds_of(cohort, rows.numpy()), regressors_of(cohort, rows.numpy())[:, :q]

@@ -87,12 +87,10 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: float 
         share: Of this batch in both, a scalar.
     """
     mean, old = state
-    if on_host(square):
-        low, high = (value.item() for value in torch.aminmax(square / old))
-        if most * low > 1 and high < most:  # no jump, and nothing that is new, zero or not finite
-            mean.lerp_(total, share)
-            old.lerp_(square, share)
-            return
+    if on_host(square) and _no_jump(square, old, most):
+        mean.lerp_(total, share)
+        old.lerp_(square, share)
+        return
     known = (old > 0) & (square > 0)
     ratio = torch.where(known, square / old, 1.0)
     jumped = torch.maximum(ratio, 1 / ratio) > most
@@ -102,6 +100,17 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: float 
     finite = torch.isfinite(new).all(0) & torch.isfinite(square)
     mean.copy_(torch.where(finite, new, mean))
     old.copy_(torch.where(finite, squares, old))
+
+
+def _no_jump(square: Tensor, old: Tensor, most: float | Tensor) -> bool:
+    """Whether no feature jumps, begins, is silent for once or is not finite; one that never had a gradient may be."""
+
+    def within(ratio: Tensor) -> bool:
+        low, high = torch.aminmax(ratio)
+        return bool(most * low.item() > 1 and high.item() < most)
+
+    ratio = square / old
+    return within(ratio) or within(torch.where((square == 0) & (old == 0), 1.0, ratio))
 
 
 class Step(NamedTuple):
