@@ -47,7 +47,9 @@ def normalize(
 
 
 @overload
-def normalize(network: nn.Module, design: Design, *places: Any, dry_run: Literal[True], **options: Any) -> Plan: ...
+def normalize(
+    network: nn.Module, design: Design, at: Any = None, layer: str = "pmdn", *, dry_run: Literal[True], **options: Any
+) -> Plan: ...
 
 
 def normalize(

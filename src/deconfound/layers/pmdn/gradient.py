@@ -60,13 +60,14 @@ def update(state: ImplicitGradient, gradient: Tensor, confounds: Tensor, share: 
         confounds: c of these rows, `(n, q_C)`.
         share: Of this batch in S, a scalar.
     """
-    n: float | Tensor = float(len(gradient))
+    n = float(len(gradient))
     total = cross_products(gradient, confounds)
     square = torch.mm(confounds.new_full((1, len(gradient)), n), gradient * gradient)
-    if processes() > 1:
-        total, square, n = sum_over_processes(total * n, square * n, gradient.new_full((), n))
-        total, square = total / n, square / n
-    average(state, total, square, largest_change(n), share)
+    if processes() == 1:
+        average(state, total, square, largest_change(n), share)
+    else:
+        total, square, rows = sum_over_processes(total * n, square * n, gradient.new_full((), n))
+        average(state, total / rows, square / rows, largest_change(rows), share)
 
 
 def largest_change(n: float | Tensor) -> float | Tensor:
