@@ -14,7 +14,7 @@ from deconfound.data.bids import TEXT, list_paths
 from deconfound.data.cache import VolumeFault
 from deconfound.data.file_source import FileSource, Reading, check_reading, open_files
 from deconfound.data.tables import Columns, read_table
-from deconfound.data.volumes import Packing, check_packing, pack, robust_scale
+from deconfound.data.volumes import Packing, check_contrast, check_packing, pack, reading, robust_scale
 from deconfound.design.table import Table, is_missing
 from deconfound.errors import OptionError, TableError, need
 
@@ -103,19 +103,9 @@ def read_image(path: Path, shape: tuple[int, ...], resize: Resize, max_gb: float
     Raises:
         VolumeFault: The file is absent, broken, has several frames or no contrast, or claims too much memory.
     """
-    if not path.is_file():
-        raise VolumeFault("there is no such file")
-    try:
+    with reading(path):
         pixels = _dicom(path) if path.suffix.lower() == ".dcm" else _decoded(path, max_gb)
-    except (VolumeFault, ImportError):
-        raise
-    except Exception as error:  # each format and each way of being broken has a kind of its own
-        first = str(error).splitlines()[0] if str(error) else ""
-        raise VolumeFault(f"cannot be read ({type(error).__name__}: {first})", lasting=False) from error
-    if not np.isfinite(pixels).all():
-        raise VolumeFault("has pixels that are NaN or infinite")
-    if pixels.min() == pixels.max():
-        raise VolumeFault(f"is empty: every pixel is {pixels.flat[0]:g}")
+    check_contrast(pixels, "pixel")
     if pixels.shape[2] != shape[0]:
         grey = pixels @ np.array([0.299, 0.587, 0.114], np.float32) if pixels.shape[2] == 3 else pixels[..., 0]
         pixels = np.repeat(grey[..., None], shape[0], axis=2)

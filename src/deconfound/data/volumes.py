@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.cache import VolumeFault
-from deconfound.errors import OptionError, need
+from deconfound.errors import DeconfoundError, OptionError, need
 
 Fit = Literal["resample", "crop"]
 Packing = Literal["uint8", "float16"]
@@ -39,9 +40,7 @@ def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tup
     """
     import nibabel
 
-    if not path.is_file():
-        raise VolumeFault("there is no such file")
-    try:
+    with reading(path):
         image: Any = nibabel.load(path)
         shape = tuple(int(edge) for edge in image.shape)
         kind = np.dtype(image.get_data_dtype()).kind
@@ -55,21 +54,34 @@ def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tup
             ):  # what does not fit float32 is infinite, and refused below
                 volume = np.asarray(image.dataobj, dtype=np.float32)
             zooms = tuple(float(edge) for edge in image.header.get_zooms()[:3])
-    except VolumeFault:
-        raise
-    except Exception as error:  # each format and each way of being broken has a kind of its own
-        first = str(error).splitlines()[0] if str(error) else ""
-        raise VolumeFault(f"cannot be read ({type(error).__name__}: {first})", lasting=False) from error
     if len(shape) != 3 or min(shape) <= 0:
         raise VolumeFault(f"must have three dimensions; got shape {shape}")
     if kind not in "biuf":
         raise VolumeFault(f"must hold numbers; got voxels of type {image.get_data_dtype()}")
-    wrong = int(volume.size - np.isfinite(volume).sum())
-    if wrong:
-        raise VolumeFault(f"has {wrong} voxels that are NaN or infinite")
-    if volume.min() == volume.max():
-        raise VolumeFault(f"is empty: every voxel is {volume.flat[0]:g}")
+    check_contrast(volume, "voxel")
     return volume, (zooms[0], zooms[1], zooms[2])
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a package raises while it reads a file is a fault of this file alone."""
+    if not path.is_file():
+        raise VolumeFault("there is no such file")
+    try:
+        yield
+    except (VolumeFault, DeconfoundError):
+        raise
+    except Exception as error:  # each format and each way of being broken has a kind of its own
+        first = str(error).splitlines()[0] if str(error) else ""
+        raise VolumeFault(f"cannot be read ({type(error).__name__}: {first})", lasting=False) from error
+
+
+def check_contrast(values: NDArray[np.float32], what: str) -> None:
+    """Refuse values that are not finite or all the same; `what` is what one is called."""
+    if wrong := int(values.size - np.isfinite(values).sum()):
+        raise VolumeFault(f"has {wrong} {what}s that are NaN or infinite")
+    if values.min() == values.max():
+        raise VolumeFault(f"is empty: every {what} is {values.flat[0]:g}")
 
 
 def _check_claim(shape: Sequence[int], itemsize: int, on_disk: int, max_gb: float) -> None:
