@@ -12,6 +12,7 @@ import deconfound as dc
 from deconfound.errors import OptionError
 from deconfound.methods import Setting, TrainingBatch, method, task_loss
 from deconfound.training import Samples, Schedule, bce, predict_in_memory, train_in_memory
+from deconfound.training.batches import Order
 from deconfound.training.step import in_batches
 from deconfound.training.within import Within, between_strata, cases_of, paired_batches
 from tests.training import tiny
@@ -95,6 +96,22 @@ def test_every_batch_holds_a_pair_of_each_label_as_long_as_there_are_enough():
     drawn = rng.choice(400, 400)
     again = np.concatenate(paired_batches(in_batches(drawn, 20), cases, stratum))
     assert sorted(again.tolist()) == sorted(drawn.tolist())
+
+
+def test_both_drivers_draw_batches_with_pairs():
+    rng = np.random.default_rng(1)
+    stratum, cases = rng.integers(0, 4, 200), rng.random((200, 1)) < 0.12
+    sampler = Order(200, 16, seed=0, pairs=(cases, stratum))
+    assert len(sampler) == len(list(sampler)) == 13
+    plain = Order(200, 16, seed=0)
+    for order, expected in ((sampler, True), (plain, False)):  # the control: by chance some have none
+        assert all(all(holds_pairs(np.array(batch), cases, stratum)) for batch in order) == expected
+    target = torch.from_numpy(cases).float()
+    train = Samples(torch.randn(200, 2), None, target, stratum=torch.from_numpy(stratum))
+    made = method("none").prepare(nn.Linear(2, 1), Setting(None, None, lambda: train.batches(100)))
+    schedule = Schedule(epochs=1, batch_size=16)
+    result = train_in_memory(made, train, None, Within(), schedule)
+    assert result.history[0].parts["without_pair"] == 0
 
 
 def test_classes_are_cases_against_the_others():
