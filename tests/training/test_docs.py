@@ -8,7 +8,7 @@ import pytest
 
 from deconfound.auditing import comparison_page
 from deconfound.methods import METHODS
-from tests import balance_figure, balance_pilot
+from tests import balance_figure, balance_pilot, methods_pilot
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -76,3 +76,10 @@ def test_the_table_of_default_places_is_that_of_the_results():
         means = [f"{sum(cell['loss'] for cell in found[place]) / 3:.3f}" for place in ("linear", "blocks")]
         change = interval(content["differences"][name], "+")
         assert f"| {network} | {weights} | {means[0]} | {means[1]} | {change} |" in page
+
+
+@pytest.mark.parametrize("name", methods_pilot.CELLS)
+def test_the_pilots_of_methods_are_those_of_the_results(name):
+    content = json.loads(methods_pilot.RESULTS.read_text())
+    assert methods_pilot.markdown(content, name) in (DOCS / "concepts" / "methods.md").read_text()
+    assert len(content["sets"][name]["provenance"]["data"]) == 64

@@ -128,8 +128,8 @@ def normalize(
         modules = _sensible(modules, seen, kind.least_features(design))
     places = _places(network, modules, where, share, seen)
     _refuse_narrow(places, layer, kind.least_features(design))
-    norms = _norm_places(network, places, layer_norm, share, example)
-    plan = Plan(places, design, layer, norms, kind.coefficient_rows(design))
+    norm_places = _norm_places(network, places, layer_norm, share, example)
+    plan = Plan(places, design, layer, norm_places, kind.coefficient_rows(design))
     return plan if dry_run else NormalizedModel(network, plan, kind, options)
 
 
