@@ -99,7 +99,8 @@ class ComBatMethod(Method):
         given = [
             i for i, column in enumerate(columns) if varies[i] and i not in taken and (column is None or column.used)
         ]
-        known = torch.tensor([columns[i] is None or columns[i].role == "confound" for i in given])
+        labels = {i for i, column in enumerate(self.design.columns) if column.role == "keep"}
+        known = torch.tensor([i not in labels for i in given])
         for stage in self.stages:
             assert isinstance(stage, Stage)
             level = levels_of(metadata, stage.batch)

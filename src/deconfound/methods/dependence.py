@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -117,11 +117,13 @@ class DependenceMethod(Method):
         return [distances(features), *(distances(confound.part(metadata)) for confound in self.confounds)]
 
 
-class Window:
+class Window(NamedTuple):
     """The newest rows at one place: those of the batch, with their graph, and as many before as the window lacks."""
 
-    def __init__(self, features: Tensor, metadata: Tensor, weight: Tensor, new_weight: Tensor) -> None:
-        self.features, self.metadata, self.weight, self.new_weight = features, metadata, weight, new_weight
+    features: Tensor
+    metadata: Tensor
+    weight: Tensor
+    new_weight: Tensor
 
 
 class Recent(nn.Module):
@@ -152,7 +154,7 @@ class Recent(nn.Module):
         with torch.no_grad():
             for buffer, values in zip(old, joined, strict=True):
                 buffer.copy_(values[: len(buffer)])
-        return Window(*joined, new[2].sum())
+        return Window(joined[0], joined[1], joined[2], new[2].sum())
 
 
 def distances(values: Tensor) -> Tensor:
@@ -202,7 +204,6 @@ def _residual(values: Tensor, keep: Tensor, weight: Tensor) -> Tensor:
     weighted = keep * weight.unsqueeze(1)
     gram = weighted.T @ keep
     ridge = 1e-4 * gram.diagonal().amax() + 1e-12
-    solved, _ = torch.linalg.solve_ex(
-        gram + ridge * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), weighted.T @ values
-    )
+    unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    solved: Tensor = torch.linalg.solve_ex(gram + ridge * unit, weighted.T @ values)[0]
     return values - keep @ solved
