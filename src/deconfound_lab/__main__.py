@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from deconfound.data import read_json, write_text
 from deconfound_lab.harness.experiment import RESULTS, remake
-from deconfound_lab.harness.page import fill
+from deconfound_lab.harness.page import Page, Section, fill
 
 if TYPE_CHECKING:
     from deconfound_lab.harness import Experiment
@@ -34,6 +34,16 @@ def filled_page(name: str, page: Path | None = None) -> str:
     return fill((page or PAGES / f"{name}.md").read_text(encoding="utf-8"), shown, name)
 
 
+def searched_page() -> str:
+    """The page on how the MRI experiment is made, with the table of its search."""
+    from deconfound_lab.mri.results import Results
+    from deconfound_lab.mri.tables import search_table
+
+    content = Results.from_dict(read_json(PAGES / "mri" / "search.json"))
+    shown = Page("", "", "", [Section("Search", "", search_table(content))], [])
+    return fill((PAGES / "mri-setup.md").read_text(encoding="utf-8"), shown, "mri")
+
+
 def main() -> None:
     """Make tables, figures and pages of all experiments and benchmarks again."""
     from deconfound_lab.benchmarks.page import write_performance
@@ -44,6 +54,7 @@ def main() -> None:
         remake(kind, folder)
         (folder / "report.html").unlink()
         write_text(PAGES / f"{name}.md", filled_page(name))
+    write_text(PAGES / "mri-setup.md", searched_page())
     for page, name in ELSEWHERE.items():
         write_text(ROOT / page, filled_page(name, ROOT / page))
     write_performance(PAGES)

@@ -14,22 +14,12 @@ from deconfound_lab.benchmarks.jobs import rows
 from deconfound_lab.harness import Table
 from deconfound_lab.mri.results import Cloud, Line
 from deconfound_lab.mri.results import Results as MriResults
+from deconfound_lab.paper_table import TABLE_TWO, side_by_side
 from deconfound_lab.synthetic.images import CEILING
 from deconfound_lab.synthetic.tables import Results as SyntheticResults
 from deconfound_lab.synthetic.tables import of
 
-HOLDS, PART, NOT = "holds", "holds in part", "**does not hold here**"
-# The paper's Table 2, by batch size and arm: correlation with age, sex and site, and accuracy.
-TABLE_TWO: Mapping[int, Mapping[str, tuple[float, float, float, float]]] = {
-    20: {"baseline": (.431, .209, .388, .488), "bn": (.382, .237, .312, .440), "adversarial": (.408, .154, .086, .265),
-         "mdn": (.235, .172, .132, .412), "pmdn-paper": (.213, .141, .155, .513)},
-    80: {"baseline": (.461, .259, .402, .497), "bn": (.374, .220, .285, .421), "adversarial": (.385, .214, .127, .258),
-         "mdn": (.225, .189, .126, .412), "pmdn-paper": (.208, .187, .172, .507)},
-    160: {"baseline": (.488, .199, .431, .450), "bn": (.384, .268, .293, .451), "adversarial": (.543, .094, .166, .268),
-          "mdn": (.241, .174, .160, .456), "pmdn-paper": (.199, .188, .149, .507)},
-    240: {"baseline": (.488, .226, .456, .435), "bn": (.369, .225, .275, .422), "adversarial": (.382, .172, .110, .278),
-          "mdn": (.185, .173, .137, .462), "pmdn-paper": (.180, .166, .158, .519)},
-}  # fmt: skip
+HOLDS, PART, NOT, OPEN = "holds", "holds in part", "**does not hold here**", "open"
 
 
 class NotRun(Exception):
@@ -110,7 +100,8 @@ def _more_left(e: Evidence) -> Finding:
     mdn, published, ours = (_span(left, ".3f") for left in methods.values())
     text = f"plain {_span(plain, '.3f')}, BatchNorm {_span(bn, '.3f')}; MDN {mdn}, PMDN as published {published}, "
     text += f"in one pass {ours}"
-    return text, _answer(more), "MDN leaves more than the plain CNN where a batch has one or two images"
+    reason = "" if all(more) else "MDN leaves more than the plain CNN where a batch has one or two images"
+    return text, _answer(more), reason
 
 
 def _mdn_varies(e: Evidence) -> Finding:
@@ -136,7 +127,7 @@ def _mdn_at_200(e: Evidence) -> Finding:
 def _consistent(e: Evidence) -> Finding:
     published, ours = e.along("pmdn-alternating", "accuracy"), e.along("pmdn", "accuracy")
     steady = [max(values.values()) - min(values.values()) < 0.02 for values in (published, ours)]
-    reason = "not the published form (two passes, Adam on raw metadata); one pass with refitted coefficients is"
+    reason = "" if steady[0] else "not the published form (two passes); one pass with refitted coefficients is"
     return f"as published {_span(published)}, in one pass {_span(ours)}", _answer(steady), reason
 
 
@@ -286,29 +277,10 @@ def _found(evidence: Evidence, find: Callable[[Evidence], Finding]) -> Finding:
     try:
         return find(evidence)
     except NotRun:
-        return "–", "open", "not run with the present code yet"
-
-
-def side_by_side(evidence: Evidence) -> Table:
-    """The paper's Table 2 with ours in brackets."""
-    arms = list(TABLE_TWO[20])
-    lines = []
-    for batch, theirs in TABLE_TWO.items():
-        for index, (title, name) in enumerate((("Age", "age"), ("Sex", "sex"), ("Site", "site"), ("Accuracy", ""))):
-            cells = []
-            for arm in arms:
-                form = ".3f" if name else ".1%"
-                if evidence.mri.find(batch, arm) is None:
-                    cells.append(f"{theirs[arm][index]:{form}} (–)")
-                    continue
-                own = evidence.line(batch, arm)
-                value = own.marginal(name).mean if name else own.accuracy.mean
-                cells.append(f"{theirs[arm][index]:{form}} ({value:{form}})")
-            lines.append([str(batch), title, *cells])
-    return Table(["batch", "measure", *(evidence.mri.title(arm) for arm in arms)], lines)
+        return "–", OPEN, "not run with the present code yet"
 
 
 def paper_page(folder: Path) -> str:
     """`docs/results/paper-claims.md` from the results in `docs/results`."""
     evidence = Evidence.read(folder)
-    return f"{OPENING}{claims_table(evidence).markdown()}\n\n{TABLE}{side_by_side(evidence).markdown()}\n"
+    return f"{OPENING}{claims_table(evidence).markdown()}\n\n{TABLE}{side_by_side(evidence.mri).markdown()}\n"

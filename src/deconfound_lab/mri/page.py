@@ -66,9 +66,8 @@ MAPS_LEAD = (
 _UNSHOWN = ("parts", "people", "bootstraps")
 # Okabe and Ito's colours, which colour-blind readers can tell apart; the shapes say the same again.
 _LEVELS = ("#0072B2", "#E69F00", "#009E73")
-_OURS = "#D55E00"
-_OTHERS = ("#000000", "#999999", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#0072B2")
-_SHAPES = ("s", "v", "D", "^", "P", "X", "d")
+_BATCHES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+_SHAPES = ("o", "s", "D", "^")
 CHANCE = 0.25
 """Accuracy of answers that know nothing: two labels, both right."""
 
@@ -122,62 +121,56 @@ def _range(values: Sequence[float], form: str) -> str:
 
 
 def draw_comparison(results: Results) -> bytes:
-    """Accuracy on independent people and what is left of the confounds within groups, as PNG."""
+    """Accuracy on independent people and what is left of the confounds within groups, a row for each arm, as PNG."""
     from matplotlib.figure import Figure as Drawing
     from matplotlib.ticker import PercentFormatter
 
-    drawing = Drawing(figsize=(12.5, 5), layout="constrained")
-    left, right = drawing.subplots(1, 2)
-    _panel(left, results, lambda line: line.independent)
-    _level(left, results.ceiling, f"best\npossible\n{results.ceiling:.0%}")
-    _level(left, CHANCE, "chance\n25%")
-    left.set_ylim(0.2, results.ceiling + 0.05)
-    left.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    left.set_title("accuracy where labels are independent of age, sex and site (higher is better)", fontsize=10.5)
-    _panel(right, results, lambda line: line.within_mean)
-    _level(right, results.mean_chance, f"random\nscores\n{results.mean_chance:.3f}")
-    right.set_ylim(bottom=min(0, *(line.within_mean.low for line in results.lines)))
-    right.set_title("mean correlation with the three, within groups (lower is better)", fontsize=10.5)
+    arms = results.present
+    drawing = Drawing(figsize=(12.5, 0.34 * len(arms) + 1.8), layout="constrained")
+    left, right = drawing.subplots(1, 2, sharey=True)
+    _forest(left, results, lambda line: line.independent)
+    _level(left, results.ceiling, f"best possible {results.ceiling:.0%}")
+    _level(left, CHANCE, "chance 25%")
+    left.set_xlim(0.2, results.ceiling + 0.05)
+    left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    left.set_title("accuracy where labels are independent\nof age, sex and site (higher is better)", fontsize=10.5)
+    _forest(right, results, lambda line: line.within_mean)
+    _level(right, results.mean_chance, f"random scores {results.mean_chance:.3f}")
+    right.set_xlim(left=min(0, *(line.within_mean.low for line in results.lines)))
+    right.set_title("mean correlation with the three,\nwithin groups (lower is better)", fontsize=10.5)
+    left.set_yticks(range(len(arms)), [results.title(arm) for arm in arms])
+    left.set_ylim(len(arms) - 0.5, -0.5)
     handles, labels = left.get_legend_handles_labels()
-    drawing.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False, fontsize=9.5)
+    drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9.5)
     return png(drawing, 130)
 
 
-def _panel(axis: Any, results: Results, measure: Callable[[Line], Value]) -> None:
-    others = [arm for arm in results.present if arm != OURS]
-    arms = [*others, *([OURS] if OURS in results.present else [])]
-    step = min(0.1, 0.8 / len(arms))
-    for number, arm in enumerate(arms):
-        ours = arm == OURS
-        found = [(place, line) for place, batch in enumerate(results.batches) if (line := results.find(batch, arm))]
+def _forest(axis: Any, results: Results, measure: Callable[[Line], Value]) -> None:
+    arms, batches = results.present, results.batches
+    for number, batch in enumerate(batches):
+        found = [(place, line) for place, arm in enumerate(arms) if (line := results.find(batch, arm))]
         values = [measure(line) for _, line in found]
-        reach = [[value.mean - value.low for value in values], [value.high - value.mean for value in values]]
         axis.errorbar(
-            [place + (number - (len(arms) - 1) / 2) * step for place, _ in found],
             [value.mean for value in values],
-            yerr=reach,
-            color=_OURS if ours else _OTHERS[number % len(_OTHERS)],
-            marker="o" if ours else _SHAPES[number % len(_SHAPES)],
-            markersize=8 if ours else 5.5,
+            [place + 0.6 * (number - (len(batches) - 1) / 2) / len(batches) for place, _ in found],
+            xerr=[[value.mean - value.low for value in values], [value.high - value.mean for value in values]],
+            color=_BATCHES[number % len(_BATCHES)],
+            marker=_SHAPES[number % len(_SHAPES)],
+            markersize=5.5,
             linestyle="none",
-            elinewidth=2 if ours else 1.2,
-            capsize=2,
-            label=results.title(arm),
-            zorder=3 if ours else 2,
+            elinewidth=1.3,
+            label=f"batch {batch}",
         )
-    axis.set_xticks(range(len(results.batches)), [str(batch) for batch in results.batches])
-    axis.set_xlim(-0.5, len(results.batches) - 0.5)
-    for border in range(1, len(results.batches)):
-        axis.axvline(border - 0.5, color="#e5e5e5", linewidth=0.8)
-    axis.set_xlabel("batch size")
-    tidy(axis)
+    if OURS in arms:
+        axis.axhspan(arms.index(OURS) - 0.5, arms.index(OURS) + 0.5, color="#D55E00", alpha=0.1, linewidth=0)
+    tidy(axis, "x")
 
 
 def _level(axis: Any, value: float, text: str) -> None:
-    axis.axhline(value, color="#444444", linewidth=1, linestyle="--", zorder=1)
+    axis.axvline(value, color="#444444", linewidth=1, linestyle="--", zorder=1)
     axis.annotate(
-        text, (1.01, value), xycoords=("axes fraction", "data"), ha="left", va="center", fontsize=9, color="#444444",
-        annotation_clip=False,
+        text, (value, 0.005), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="bottom", fontsize=8,
+        color="#444444",
     )  # fmt: skip
 
 

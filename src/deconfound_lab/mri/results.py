@@ -92,22 +92,22 @@ class Line:
 
     def group(self, name: str) -> Value:
         """The accuracy on the test folds in a diagnostic group."""
-        return over_folds({t.fold: t.groups[name] for t in self.trials if name in t.groups}, self.share)
+        return _estimate({t.fold: t.groups[name] for t in self.trials if name in t.groups}, self.share)
 
     def beyond_half(self, plain: Line, oracle: Line) -> Value | None:
         """By how much accuracy on independent people passes the middle of plain network and oracle, over folds."""
         own, low, high = ({trial.fold: trial.independent for trial in line.trials} for line in (self, plain, oracle))
         both = sorted(own.keys() & low.keys() & high.keys())
-        return over_folds({f: own[f] - (low[f] + high[f]) / 2 for f in both}, self.share) if both else None
+        return _estimate({f: own[f] - (low[f] + high[f]) / 2 for f in both}, self.share) if both else None
 
     def minus(self, other: Line, measure: Callable[[Trial], float]) -> Value | None:
         """By how much a measure of this line is larger than the other's, paired over the folds of both."""
         own, theirs = ({trial.fold: measure(trial) for trial in line.trials} for line in (self, other))
         both = sorted(own.keys() & theirs.keys())
-        return over_folds({fold: own[fold] - theirs[fold] for fold in both}, self.share) if both else None
+        return _estimate({fold: own[fold] - theirs[fold] for fold in both}, self.share) if both else None
 
     def _over_folds(self, measure: Callable[[Trial], float]) -> Value:
-        return over_folds({trial.fold: measure(trial) for trial in self.trials}, self.share)
+        return _estimate({trial.fold: measure(trial) for trial in self.trials}, self.share)
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,12 @@ class Results:
         values["lines"] = tuple(_read_line(line) for line in content["lines"])
         values["clouds"] = tuple(Cloud(**cloud) for cloud in content["clouds"])
         return cls(**values)
+
+
+def _estimate(values: Mapping[int, float], share: float) -> Value:
+    """The mean over folds; without an interval where fewer than three are trained, since it would say nothing."""
+    found = over_folds(values, share)
+    return found if len(values) > 2 else Value(found.mean, found.mean, found.mean)
 
 
 def _read_line(content: Mapping[str, Any]) -> Line:

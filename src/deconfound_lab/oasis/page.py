@@ -51,6 +51,7 @@ def make_page(results: Mapping[str, Any], modules: Sequence[str]) -> Page:
         Section("Differences", DIFFERENCES, difference_table(results)),
         Section("Audit", AUDIT, audit_table(results)),
     ]
+    shown = [each for each in shown if isinstance(each.content, Figure) or each.content.rows]
     sources = results["provenance"]
     counts = ", ".join(f"{count} {name}" for name, count in results["counts"].items())
     made = [f"OASIS-1: {counts}.", *made_by(sources, ["Trainings"] * len(sources), modules), settings(results["plan"])]
