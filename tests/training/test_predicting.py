@@ -52,7 +52,9 @@ def test_all_folds_together_are_their_mean(run, tmp_path):
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "pmdn"])
 def test_every_method_comes_back_from_its_files(tmp_path, method):
     path = tiny.write(tmp_path, tiny.cohort(90))
-    tiny.fit(tiny.config(path, tmp_path / "run", method={"name": method}, training={"epochs": 1, "batch_size": 30}))
+    network = {"options": {"hidden": [12]}}  # wide enough for erase
+    training = {"epochs": 1, "batch_size": 30}
+    tiny.fit(tiny.config(path, tmp_path / "run", method={"name": method}, training=training, network=network))
     said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv")
     table = pd.read_csv(path, dtype={"id": str}).iloc[said["row"]].drop(columns="dx")
     found = predict(tmp_path / "run", tiny.write(tmp_path, table, "new.csv"), fold=0)

@@ -211,7 +211,7 @@ def _refuse_narrow(places: tuple[Place, ...], layer: str, least: int) -> None:
         got = ", ".join(f"{place.features} at {place.path!r}" for place in narrow)
         raise OptionError(
             f"features must be at least {least} for layer={layer!r}, which takes {least - 1} directions away; got "
-            f"{got}. Leave these places out, or put the layer before the module instead of after it."
+            f"{got}. Leave these places out, choose wider ones, or name fewer confounds."
         )
 
 
