@@ -49,6 +49,10 @@ class Place:
             shape = (shape[self.channel_axis % (len(shape) + 1) - 1],)
         return math.prod(size or 1 for size in shape)
 
+    def coefficients(self, design: Design) -> int | None:
+        """How many numbers β has here; None until the shape is known."""
+        return None if self.feature_shape is None else (int(design.whitening.shape[1]) + 1) * self.features
+
 
 @dataclass(frozen=True)
 class Plan:
