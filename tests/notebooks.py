@@ -36,7 +36,8 @@ def main(folder: Path, names: list[str]) -> None:
     make = {"markdown": new_markdown_cell, "code": new_code_cell}
 
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ |= {"COLUMNS": "100", "TTY_COMPATIBLE": "0"}  # a kernel asks for colours, which cells show as codes
+    # A kernel asks its commands for colours and for figures in the page, which they cannot give.
+    os.environ |= {"COLUMNS": "100", "TTY_COMPATIBLE": "0", "MPLBACKEND": "agg"}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for path in sorted(TUTORIALS.glob("*.md")):
         if path.stem == "index" or (names and path.stem not in names):
