@@ -68,3 +68,11 @@ def test_rows_that_cannot_be_weighted_are_told():
     assert "independent_auc" not in rows
     (note,) = [note for note in found.notes if note.kind == "no independent rows"]
     assert "must vary within the strata of the confounds" in note.text
+
+
+def test_classes_without_a_confound_in_common_leave_no_weights_and_are_told():
+    table = {"age": np.random.default_rng(72089).normal(60, 9, 28), "dx": np.full(28, None)}
+    table["dx"][[0, 3, 8, 20, 21, 22, 23, 27]] = [0, False, 0, True, True, -1, 2, 1]
+    with pytest.warns(dc.errors.DeconfoundWarning):
+        found = dc.audit(np.arange(28.0), table, confounds=["age"], labels=["dx"], permutations=19, bootstraps=40)
+    assert any("not weighted to independence" in note.text for note in found.notes)

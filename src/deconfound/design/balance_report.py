@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from deconfound.design.diagnosis import explained_share
 from deconfound.design.propensity import Array, distance_correlation
+from deconfound.errors import TableError
 
 # Below so many effective rows of a class, or so small a share of its rows, weights have left too little to learn from.
 FEWEST_EFFECTIVE = 10
@@ -209,6 +210,8 @@ def _report(
     classes = label.classes or ("all",)
     rows = {name: label.codes == code for code, name in enumerate(classes)}
     inside, equal = weight[label.present], np.ones(int(label.present.sum()))
+    if not inside.sum() > 0:
+        raise TableError(f"weights must leave rows of {label.name!r}; got none: its classes share no confounds.")
     dependence = None
     if label.how == "entropy":
         dependence = (
