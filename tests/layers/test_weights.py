@@ -93,6 +93,28 @@ def test_a_weight_of_two_is_the_row_twice(cohort, kind):
     torch.testing.assert_close(one._beta(), two._beta(), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(dc.PMDN, {}), (dc.PMDN, {"step": 0.1}), (dc.PMDN, {"gradient": "frozen"}), (dc.RMDN, {}), (dc.MDN, {}),
+     (dc.MDN, {"gram": "batch"}), (dc.MDN, {"gram": "training"}), (dc.JointPMDN, {}), (dc.AlternatingPMDN, {}),
+     (dc.Erase, {})],
+)  # fmt: skip
+def test_a_batch_whose_rows_all_have_weight_zero_teaches_nothing_and_has_a_gradient(kind, options):
+    """Overlap weights are 0 where a site lacks a class, and a small batch may hold such rows alone."""
+    cohort = make_cohort(24, features=9)
+    layer = kind(cohort.design, 9, **options).double()
+    layer(cohort.features, cohort.metadata)
+    before = layer._beta().clone()
+    x = cohort.features.clone().requires_grad_()
+    out = layer(x, cohort.metadata, weight=torch.zeros(24))
+    loss = out.square().mean() + (layer.penalty if hasattr(layer, "penalty") else 0)
+    loss.backward()
+    assert out.isfinite().all()
+    assert x.grad.isfinite().all()
+    torch.testing.assert_close(layer._beta(), before, rtol=0, atol=0)
+    assert layer(cohort.features, cohort.metadata).isfinite().all()
+
+
 def test_fit_on_is_a_weight_of_zero_or_one_and_both_multiply(cohort, weights):
     mask = torch.arange(cohort.n) % 3 > 0
     for given in ({"fit_on": mask, "weight": weights}, {"weight": weights * mask}):

@@ -117,7 +117,12 @@ def penalty(features: Tensor, regressors: Tensor, coefficients: Tensor, weights:
     errors = (features - regressors @ coefficients).square().sum(-1)
     if weights is None:
         return 0.5 * errors.mean()
-    return 0.5 * (weights * errors).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    return 0.5 * (weights * errors).sum() / positive(weights.sum())
+
+
+def positive(number: Tensor) -> Tensor:
+    """A sum of weights to divide by, 1 where it is 0: a batch of rows that do not count has sums of 0, not NaN."""
+    return number + (number <= 0).to(number)
 
 
 def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None) -> Moments:
@@ -144,8 +149,7 @@ def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:
     Regressors are centred first, so that what a batch cannot tell from its mean (the effect of the one site that is in
     it, say) is credited to the intercept; directions that the rows leave open stay at zero.
     """
-    gram, rows = batch.gram.to(exact_type(batch.gram)), batch.gram[-1, -1]
-    rows = rows.clamp(min=torch.finfo(rows.dtype).tiny)
+    gram, rows = batch.gram.to(exact_type(batch.gram)), positive(batch.gram[-1, -1])
     means = gram[:-1, -1] / rows
     inner = gram[:-1, :-1] - torch.outer(gram[:-1, -1], means)
     inner = inner + prior * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)

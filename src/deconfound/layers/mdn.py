@@ -16,11 +16,12 @@ from deconfound.layers.functional import (
     Moments,
     least_squares,
     pool_positions,
+    positive,
     residualize,
     running_gram,
 )
 from deconfound.layers.tensors import all_finite, known, store
-from deconfound.layers.whitened import WhitenedBatch, positive
+from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples the identity counts for in the running Gram matrix: that of a few rows has no inverse to speak of.
 PRIOR = 10.0

@@ -14,7 +14,7 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.design.table import as_array
 from deconfound.errors import ShapeError
-from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound
+from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound, positive
 from deconfound.layers.tensors import exact_type, sum_over_processes
 
 T = TypeVar("T")
@@ -108,11 +108,6 @@ class WhitenedBatch:
         kind = exact_type(self.regressors)
         (gram,) = sum_over_processes(self._weighted.to(kind).T @ self.regressors.to(kind))
         return gram
-
-
-def positive(number: Tensor) -> Tensor:
-    """The number, or the smallest positive one, to divide by."""
-    return number.clamp(min=torch.finfo(number.dtype).tiny)
 
 
 def as_tensor(metadata: object, design: Design, n: int) -> Tensor:

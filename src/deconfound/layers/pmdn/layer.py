@@ -13,12 +13,12 @@ from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
-from deconfound.layers.functional import Moments, pool_positions, running_gram
+from deconfound.layers.functional import Moments, pool_positions, positive, running_gram
 from deconfound.layers.pmdn.gradient import ImplicitGradient, PMDNResidual, Step
 from deconfound.layers.pmdn.kernels.tiles import MOST_IN_ONE_KERNEL
 from deconfound.layers.pmdn.update import UpdateRule, constants, descend, moves, rates, usable_rows
 from deconfound.layers.tensors import on_host, processes, sum_over_processes
-from deconfound.layers.whitened import WhitenedBatch, positive
+from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples the identity counts for in the running Gram matrix of weighted rows.
 GRAM_PRIOR = 1.0

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deconfound.layers.functional import positive
 from deconfound.layers.tensors import on_host
-from deconfound.layers.whitened import WhitenedBatch, positive
+from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
 PRIOR = 30.0
