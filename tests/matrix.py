@@ -84,7 +84,10 @@ def has_small_torch(python: Path, cell: Cell, folder: Path) -> bool:
     """Whether torch comes without gigabytes of CUDA libraries: a dry run of pip says what it would install."""
     wanted = f"torch=={cell.pins['torch']}" if "torch" in cell.pins else "torch==2.13.0"
     found = call(python, "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-", wanted, cwd=folder)
-    return found.returncode == 0 and "nvidia-" not in found.stdout
+    if found.returncode:
+        return False
+    names = [each["metadata"]["name"] for each in json.loads(found.stdout)["install"]]
+    return not any(name.startswith("nvidia") for name in names)
 
 
 def counts(text: str) -> tuple[int, int]:
