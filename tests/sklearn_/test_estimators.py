@@ -222,7 +222,7 @@ def test_weights_of_full_batches_are_rows_repeated_or_left_out(layer):
     plain = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx)
     assert np.abs(weighted.decision_function(X) - plain.decision_function(X)).max() > 1e-2
     with pytest.raises(
-        ValueError, match="Sample weights must contain at least one|weight must be positive in at least one row"
+        ValueError, match=r"must (contain|be positive in) at least one"
     ):
         DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx, sample_weight=0 * weight)
 
