@@ -221,9 +221,7 @@ def test_weights_of_full_batches_are_rows_repeated_or_left_out(layer):
     np.testing.assert_allclose(weighted.decision_function(X), again.decision_function(X), rtol=1e-3, atol=1e-5)
     plain = DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx)
     assert np.abs(weighted.decision_function(X) - plain.decision_function(X)).max() > 1e-2
-    with pytest.raises(
-        ValueError, match=r"must (contain|be positive in) at least one"
-    ):
+    with pytest.raises(ValueError, match=r"must (contain|be positive in) at least one"):
         DeconfoundedClassifier(CONFOUNDS, **options).fit(X, dx, sample_weight=0 * weight)
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_regressor  # type: ignore[import-untyped]
 from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import (  # type: ignore[import-untyped]
-    _check_sample_weight,
     check_is_fitted,
     check_X_y,
     validate_data,
@@ -27,7 +26,18 @@ from deconfound.design.codecs import Kind, Policy
 from deconfound.errors import DeconfoundWarning
 from deconfound.methods import Method, Setting, method
 from deconfound.methods.none import NoMethod
-from deconfound.sklearn.intake import LABEL, Columns, Roles, Terms, encoded, features_of, numbers_of, roles_of, table_of
+from deconfound.sklearn.intake import (
+    LABEL,
+    Columns,
+    Roles,
+    Terms,
+    encoded,
+    features_of,
+    numbers_of,
+    roles_of,
+    table_of,
+    weights_of,
+)
 from deconfound.sklearn.problem import Builder, Task, as_device, check_options, home, make_network
 from deconfound.training.in_memory import train_in_memory
 from deconfound.training.samples import Samples, predict_in_memory
@@ -118,8 +128,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
             estimator=self,
         )
         task = self._read_labels(y)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
+        sample_weight = weights_of(sample_weight, features)
         table = table_of(X, confounds, roles, len(features), "fit")
         design = self._fit_design(table, roles, task, sample_weight)
         rng = check_random_state(self.random_state)

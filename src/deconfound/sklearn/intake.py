@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array, validate_data  # type: ignore[import-untyped]
+from sklearn.utils.validation import _check_sample_weight, check_array, validate_data  # type: ignore[import-untyped]
 
 from deconfound.design import Design
 from deconfound.design.codecs import SUSPICIOUS_LEVELS, Kind
@@ -232,3 +232,13 @@ def _checked(roles: Roles, available: list[str]) -> Roles:
     if faults:
         raise TableError("\n".join(faults))
     return roles
+
+
+def weights_of(sample_weight: Any, features: Any) -> Any:
+    """Weights as scikit-learn reads them, one per row, or None; some releases let weights pass that are all zero."""
+    if sample_weight is None:
+        return None
+    weights = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
+    if not weights.any():
+        raise OptionError("sample_weight must be positive in at least one row; got zeros alone.")
+    return weights

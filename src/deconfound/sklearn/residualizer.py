@@ -13,7 +13,6 @@ from sklearn.base import BaseEstimator, TransformerMixin  # type: ignore[import-
 from sklearn.utils.validation import (  # type: ignore[import-untyped]
     FLOAT_DTYPES,
     _check_feature_names_in,
-    _check_sample_weight,
     check_array,
     check_is_fitted,
     column_or_1d,
@@ -37,6 +36,7 @@ from deconfound.sklearn.intake import (
     numbers_of,
     roles_of,
     table_of,
+    weights_of,
 )
 
 
@@ -108,8 +108,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         roles = roles_of(X, self.confounds, confounds, () if by_label or self.keep is None else self.keep)
         validate_data(self, X, skip_check_array=True)
         features = check_array(features_of(X, roles), dtype=FLOAT_DTYPES, estimator=self)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
+        sample_weight = weights_of(sample_weight, features)
         table = table_of(X, confounds, roles, len(features), "fit")
         self._roles: Roles = roles
         self.design_: Design | None = None
