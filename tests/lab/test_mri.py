@@ -26,7 +26,7 @@ from deconfound_lab.mri.maps import load_maps, maps_of, write_files
 from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracies, within_groups
 from deconfound_lab.mri.plan import ARMS, CENTRAL, EVERY, FULL, PAPER, QUICK, SEARCHED, Part, Plan
 from deconfound_lab.mri.results import Line, Results, Trial
-from deconfound_lab.mri.tables import arms_table, gaps, not_first, table_three, verdict
+from deconfound_lab.mri.tables import arms_table, gaps, not_first, oracle_table, table_three, verdict
 from deconfound_lab.mri.training import FoldTraining, Volumes, build_network, train_arm
 
 TINY = Plan(
@@ -277,6 +277,12 @@ def test_differences_are_paired_over_folds_and_what_is_behind_is_called_so():
     assert verdict(Value(-0.1, -0.2, -0.05), 1) == "**behind**"
     assert verdict(Value(0.1, 0.1, 0.1), 1) == "ahead (one fold)"
     assert verdict(Value(0.0, -0.1, 0.1), 1) == "level"
+
+
+def test_the_way_to_the_oracle_is_that_of_the_folds_that_an_arm_has():
+    arms = {"baseline": ([0.5, 0.6], [0.2, 0.2]), "oracle": ([0.7, 0.7], [0.1, 0.1]), "pmdn": ([0.6], [0.1])}
+    results = replace(made_up(arms), arms={name: asdict(ARMS[name]) for name in arms})
+    assert oracle_table(results).rows == [["20", "PMDN (ours)", "+10.0", "50%", "+0.0"]]
 
 
 def test_arms_are_shown_with_their_places():

@@ -109,15 +109,15 @@ def oracle_table(results: Results) -> Table:
         plain, oracle = results.find(batch, PLAIN), results.find(batch, ORACLE)
         if plain is None or oracle is None:
             continue
-        way = oracle.minus(plain, lambda trial: trial.independent)
         for arm in results.present:
             line = results.find(batch, arm)
-            if line is None or way is None or arm in (PLAIN, ORACLE):
+            if line is None or arm in (PLAIN, ORACLE):
                 continue
             gained = line.minus(plain, lambda trial: trial.independent)
             beyond = line.beyond_half(plain, oracle)
             if gained is not None and beyond is not None:
-                share = f"{gained.mean / way.mean:.0%}" if way.mean > 0 else "–"
+                way = 2 * (gained.mean - beyond.mean)  # of the very folds that the arm has
+                share = f"{gained.mean / way:.0%}" if way > 0 else "–"
                 rows.append(
                     [str(batch), results.title(arm), gained.shown("+.1f", 100), share, beyond.shown("+.1f", 100)]
                 )
