@@ -28,25 +28,25 @@ class Augment:
     def __call__(self, images: Tensor) -> Tensor:
         """The same images, each changed in its own way; random numbers come from torch."""
         n, device = len(images), images.device
-        # A dozen small numbers per image: made here and sent at once, they do not keep a GPU waiting.
-        matrix = self._turned(_uniform(n, 3))
+        # Drawn on the device of the images, so that a captured step draws anew each time it is replayed.
+        matrix = self._turned(_uniform(device, n, 3))
         if self.mirror:
             # The last row of the map belongs to the first axis of the volume.
-            matrix[:, 2] *= torch.where(torch.rand(n) < 0.5, -1.0, 1.0)[:, None]
-        moved = torch.cat([matrix, 2 * self.shift * _uniform(n, 3, 1)], dim=2)
-        factor = 1 + self.contrast * _uniform(n, 1, 1, 1, 1)
-        grid = nn.functional.affine_grid(moved.to(device), list(images.shape), align_corners=False)
+            matrix[:, 2] *= torch.where(torch.rand(n, device=device) < 0.5, -1.0, 1.0)[:, None]
+        moved = torch.cat([matrix, 2 * self.shift * _uniform(device, n, 3, 1)], dim=2)
+        factor = 1 + self.contrast * _uniform(device, n, 1, 1, 1, 1)
+        grid = nn.functional.affine_grid(moved, list(images.shape), align_corners=False)
         # In full precision: scans may be kept in half, which a grid cannot be read in.
-        changed = nn.functional.grid_sample(images.float(), grid, align_corners=False) * factor.to(device)
+        changed = nn.functional.grid_sample(images.float(), grid, align_corners=False) * factor
         return changed.to(memory_format=torch.channels_last_3d)
 
     def _turned(self, share: Tensor) -> Tensor:
         """Rotation matrices `(n, 3, 3)` by these shares of the largest angle, one axis after the other."""
         angles = share * math.radians(self.turn)
-        result = torch.eye(3).repeat(len(share), 1, 1)
+        result = torch.eye(3, device=share.device).repeat(len(share), 1, 1)
         for axis in range(3):
             a, b = [other for other in range(3) if other != axis]
-            turn = torch.eye(3).repeat(len(share), 1, 1)
+            turn = torch.eye(3, device=share.device).repeat(len(share), 1, 1)
             cosine, sine = angles[:, axis].cos(), angles[:, axis].sin()
             turn[:, a, a], turn[:, b, b] = cosine, cosine
             turn[:, a, b], turn[:, b, a] = -sine, sine
@@ -54,6 +54,6 @@ class Augment:
         return result
 
 
-def _uniform(*shape: int) -> Tensor:
+def _uniform(device: torch.device, *shape: int) -> Tensor:
     """Numbers between -1 and 1."""
-    return 2 * torch.rand(*shape) - 1
+    return 2 * torch.rand(*shape, device=device) - 1

@@ -49,7 +49,7 @@ def train_member(plan: Plan, data: FoldTraining, arm: str) -> dict[str, Any]:
     made = data.prepare(ARMS[arm], plan.lr)
     schedule = Schedule(
         epochs=plan.epochs, batch_size=plan.batch_size, lr=plan.lr, weight_decay=plan.weight_decay, keep="last",
-        rate=rate, autocast=data.autocast,
+        rate=rate, autocast=data.autocast, capture=data.autocast is not None,
     )  # fmt: skip
     result = data.fit_all_epochs(made, schedule, plan.augment)
     losses = [epoch.training for epoch in result.history]
