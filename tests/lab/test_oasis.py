@@ -14,7 +14,7 @@ from deconfound_lab.oasis import read_people, write_people
 from deconfound_lab.oasis.augment import Augment
 from deconfound_lab.oasis.measures import Line, difference, measure
 from deconfound_lab.oasis.people import on_device
-from deconfound_lab.oasis.plan import FULL
+from deconfound_lab.oasis.plan import ARMS, FULL
 from deconfound_lab.oasis.scores import PENALTIES, people_of, ridge_scores, score
 from deconfound_lab.oasis.training import divide, member_data, train_member
 from tests.data.scan_files import write_scan
@@ -291,3 +291,12 @@ def test_real_people_are_read_with_their_diagnosis(tmp_path, monkeypatch):
     assert (people.table["age"][people.table["dementia"] == 1] >= 60).all()
     images = on_device(people, 48, torch.device("cpu"), FULL.question).images
     assert 0.2 < float((images > 0.02).float().mean()) < 0.6
+
+
+def test_every_arm_has_learned_its_task_before_a_full_training_ends():
+    scans = 436
+    steps = FULL.epochs * (int(scans * 4 / 5 * 3 / 4) // FULL.batch_size)
+    volumes = on_device(made_up(), 16, torch.device("cpu"), FULL.question)
+    data = member_data(replace(TINY, filters=FULL.filters), volumes, fold=0, member=0)
+    for name, arm in ARMS.items():
+        assert data.prepare(arm, FULL.lr).batches_to_warm_up < steps, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from deconfound.design import Spline
@@ -17,8 +17,8 @@ from deconfound_lab.oasis.augment import Augment
 BEFORE = ("fc1", "fc2", "fc3")
 ARMS = {
     **{name: MRI_ARMS[name] for name in (*PAPER, "baseline-balanced", "mdn-balanced", "pmdn-balanced")},
-    # As it is by itself: the warm-up of the simulated cohort is most of a training here.
-    "adversarial": Arm("Adversarial", "adversarial", at=("blocks",)),
+    # The weight of the search; its warm-up is longer than the 120 steps here, so a fifth of them, as `fit` would try.
+    "adversarial": replace(MRI_ARMS["adversarial"], options={"weight": 0.2, "warmup": 24}),
     "pmdn-controls": Arm("PMDN (before ReLU, β from controls)", "pmdn", BEFORE, {"controls_only": True}),
     "input": Arm("inputs residualised", "input-residualize"),
 }
