@@ -1,6 +1,7 @@
 """The weight of a method is the largest that validation rows allow, and a collapse is noticed."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import deconfound as dc
-from deconfound.errors import OptionError
+from deconfound.errors import DeconfoundWarning, OptionError
 from deconfound.methods import method
 from deconfound.methods.choosing import LADDER, HeldOutLoss, climb, held_out_loss
 from deconfound.training import Samples, Schedule, bce, train_choosing_weight
@@ -32,6 +33,7 @@ def test_the_largest_weight_within_one_standard_error_of_weight_zero_is_chosen()
     found, asked = ladder([0.50, 0.51, 0.519, 0.521])
     assert found.result == 3.0
     assert found.sentence == "chose weight 3: beyond it the validation loss rises by more than a standard error"
+    assert found.warning is None
     assert len(asked) == 4
     assert ladder([0.50, 0.40, 0.45, 0.52])[0].result == 10.0  # the bound is that of weight 0, not of the best
     assert ladder([0.50, 0.53, 0.40, 0.40])[0].result == 0.0  # the first that fails ends the climb
@@ -103,8 +105,8 @@ def tied_problem(n, seed):
     return table, torch.from_numpy(x).float(), torch.tensor(dx).float()[:, None]
 
 
-@pytest.mark.parametrize("name", ["dependence", "adversarial"])
-def test_a_weight_that_collapses_is_noticed_in_a_real_training(name):
+def climbed(name, options=None):
+    """A climb on rows of the tied problem, and its validation rows."""
     parts = []
     for n, seed in ((200, 0), (100, 1)):
         table, x, target = tied_problem(n, seed)
@@ -116,24 +118,52 @@ def test_a_weight_that_collapses_is_noticed_in_a_real_training(name):
     def make(options):
         return method(name).prepare(make_network(), problem.setting(), **options)
 
-    hard = {"limit": None} if name == "adversarial" else {}
-    schedule = Schedule(epochs=6, batch_size=50, lr=0.02)
-    found = train_choosing_weight(make, Samples(*train), Samples(*validation), bce, schedule, options=hard)
+    schedule, held = Schedule(epochs=6, batch_size=50, lr=0.02), Samples(*validation)
+    return train_choosing_weight(make, Samples(*train), held, bce, schedule, options=options), held
+
+
+@pytest.mark.parametrize("name", ["dependence", "adversarial"])
+def test_a_weight_that_collapses_is_noticed_in_a_real_training(name):
+    # The adversary without a limit fails at the first weight above 0 already.
+    adversary = name == "adversarial"
+    with pytest.warns(DeconfoundWarning, match="nothing is removed") if adversary else nullcontext():
+        found, held = climbed(name, {"limit": None} if adversary else {})
     assert found.tried[0].passed
     assert not found.tried[-1].passed
     assert found.chosen["weight"] < 10
     made, _ = found.result
-    chosen = held_out_loss(made, Samples(*validation).batches(100), bce)
+    chosen = held_out_loss(made, held.batches(100), bce)
     assert not chosen.collapsed
     assert chosen.mean <= found.tried[0].loss.mean + found.tried[0].loss.error
+
+
+def test_a_user_hears_that_every_weight_collapses_and_nothing_is_removed(monkeypatch):
+    monkeypatch.setattr("deconfound.methods.dependence.LADDER", (0.0, 10.0))
+    with pytest.warns(DeconfoundWarning) as heard:
+        found, held = climbed("dependence")
+    assert [str(each.message) for each in heard] == [
+        "chose weight 0: beyond it outputs collapse. At weight 0 nothing is removed: read it as the plain network."
+    ]
+    assert found.chosen == {"weight": 0.0}
+    assert found.tried[1].loss.collapsed
+    assert not held_out_loss(found.result[0], held.batches(100), bce).collapsed
+    forced, _ = climbed("dependence", {"weight": 10.0})  # who gives a weight has no rule, and no choice to hear of
+    assert held_out_loss(forced.result[0], held.batches(100), bce).collapsed
+    assert forced.warning is None
 
 
 def test_a_run_tells_what_was_tried_in_each_fold_and_leaves_no_file_of_it(tmp_path):
     path = tiny.write(tmp_path)
     config = tiny.config(path, tmp_path / "run", method={"name": "dependence"}, training={"epochs": 2, "lr": 0.01})
+    weights = set()
     for fold in tiny.fit(config)["folds"]:
         told = json.loads((tmp_path / "run" / f"fold-{fold['fold']}" / "result.json").read_text())["chosen"]
         assert told["tried"][0]["weight"] == 0.0
         assert told["weight"] in {each["weight"] for each in told["tried"]}
         assert told["told"].startswith(f"chose weight {told['weight']:g}")
+        texts = [problem["text"] for problem in fold["problems"] if problem["kind"] == "nothing removed"]
+        assert len(texts) == (told["weight"] == 0)
+        assert all(text.endswith("At weight 0 nothing is removed: read it as the plain network.") for text in texts)
+        weights.add(told["weight"])
+    assert 0 in weights
     assert not list((tmp_path / "run").rglob("*last.ckpt"))

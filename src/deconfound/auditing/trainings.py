@@ -13,6 +13,7 @@ ProblemKind = Literal[
     "constant outputs",
     "skipped steps",
     "not finite",
+    "nothing removed",
 ]
 # A validation loss within this share of chance has learnt nothing to speak of.
 _NEAR_CHANCE = 0.995
@@ -48,6 +49,7 @@ def training_problems(
     skipped_steps: int = 0,
     steps: int | None = None,
     stopped_early: bool = False,
+    nothing_removed: str | None = None,
 ) -> list[TrainingProblem]:
     """What speaks against one finished training.
 
@@ -61,6 +63,7 @@ def training_problems(
         skipped_steps: steps that were left out because a gradient was not finite.
         steps: steps in all.
         stopped_early: whether training ended before its last epoch; then the last epoch is nobody's best.
+        nothing_removed: why the weight of a method was chosen as 0, where it was.
 
     Example:
         >>> found = training_problems(fold=0, seed=0, validation_losses=[0.69, 0.7, 0.8], best_epoch=0)
@@ -82,4 +85,6 @@ def training_problems(
         found.append(("constant outputs", "every test row has the same output"))
     if steps and skipped_steps > _MANY_SKIPPED * steps:
         found.append(("skipped steps", f"{skipped_steps:,} of {steps:,} steps were skipped (gradients not finite)"))
+    if nothing_removed is not None:
+        found.append(("nothing removed", nothing_removed))
     return [TrainingProblem(kind, fold, seed, f"fold {fold}, seed {seed}: {text}") for kind, text in found]

@@ -82,6 +82,13 @@ class Climb(Generic[T]):
         why = "outputs collapse" if last.loss.collapsed else "the validation loss rises by more than a standard error"
         return f"chose {told}: beyond it {why}"
 
+    @property
+    def warning(self) -> str | None:
+        """What a user must hear: at weight 0 a method removes nothing; None above it, or where a weight was given."""
+        if self.chosen.get("weight") != 0:
+            return None
+        return f"{self.sentence}. At weight 0 nothing is removed: read it as the plain network."
+
 
 def climb(
     rungs: Sequence[Sequence[Mapping[str, Any]]], train: Callable[[Mapping[str, Any]], tuple[T, HeldOutLoss]]

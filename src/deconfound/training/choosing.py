@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deconfound.errors import DeconfoundWarning
 from deconfound.methods.base import Criterion, Method
 from deconfound.methods.choosing import Climb, HeldOutLoss, climb, held_out_loss
 from deconfound.training.in_memory import train_in_memory
@@ -26,6 +28,8 @@ def train_choosing_weight(
 ) -> Climb[Trained]:
     """Train a method, climbing its ladder of weights (`deconfound.methods.choosing`); without one, once.
 
+    It warns where the climb ends at weight 0, and so nothing is removed.
+
     Args:
         make: A new method under these options, on the device of the samples; of the same network every time.
         train: See `InMemoryTrainer`.
@@ -46,4 +50,7 @@ def train_choosing_weight(
         result = train_in_memory(made, train, validation, criterion, schedule, seed=seed)
         return (made, result), held_out_loss(made, held.batches(schedule.eval_batch), criterion)
 
-    return climb(rungs, run)
+    found = climb(rungs, run)
+    if found.warning is not None:
+        warnings.warn(found.warning, DeconfoundWarning, stacklevel=2)
+    return found

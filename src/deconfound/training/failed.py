@@ -15,7 +15,12 @@ from deconfound.training.step import number_of_batches
 
 
 def fold_problems(
-    data: FoldData, fold: int, history: list[dict[str, float]], best: int, outputs: Tensor
+    data: FoldData,
+    fold: int,
+    history: list[dict[str, float]],
+    best: int,
+    outputs: Tensor,
+    nothing_removed: str | None = None,
 ) -> list[dict[str, Any]]:
     """A record for each sign that a training failed, such as a loss at chance or constant outputs.
 
@@ -25,6 +30,7 @@ def fold_problems(
         history: Its losses, one entry for each epoch.
         best: The epoch that was kept.
         outputs: Logits of the test rows.
+        nothing_removed: Why the weight of its method was chosen as 0, if it was.
     """
     config, task = data.problem.config, data.problem.task
     training = config.training
@@ -43,5 +49,6 @@ def fold_problems(
         skipped_steps=int(history[-1].get("skipped_batches", 0)),
         steps=len(history) * number_of_batches(len(data.train.rows), training.batch_size),
         stopped_early=len(history) < training.epochs,
+        nothing_removed=nothing_removed,
     )
     return [asdict(problem) for problem in found]

@@ -117,7 +117,9 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
         "chosen": trained.chosen,
-        "problems": fold_problems(data, folder.number, kept["history"], kept["best"]["epoch"], logits),
+        "problems": fold_problems(
+            data, folder.number, kept["history"], kept["best"]["epoch"], logits, trained.nothing_removed
+        ),
         "metrics": {key: _or_none(value) for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
@@ -159,12 +161,16 @@ def _files(
 
 @dataclass(frozen=True)
 class Trained:
-    """A method with its best weights, the history of its training, and how its weight was chosen."""
+    """A method with its best weights, the history of its training, and how its weight was chosen.
+
+    `nothing_removed` says why the weight is 0, where the rule on validation rows chose that.
+    """
 
     data: FoldData
     method: Method
     kept: dict[str, Any]
     chosen: dict[str, Any] | None = None
+    nothing_removed: str | None = None
 
 
 def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> Trained:
@@ -177,7 +183,8 @@ def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> Train
         return _trained(data, {}, folder / LAST, on_epoch)[0]
     climbed = climb(rungs, lambda options: _trained(data, options, folder / _last_of(options), on_epoch))
     tried = [{**each.options, **asdict(each.loss), "passed": each.passed} for each in climbed.tried]
-    return replace(climbed.result, chosen={**climbed.chosen, "told": climbed.sentence, "tried": tried})
+    chosen = {**climbed.chosen, "told": climbed.sentence, "tried": tried}
+    return replace(climbed.result, chosen=chosen, nothing_removed=climbed.warning)
 
 
 def _trained(data: FoldData, options: Mapping[str, Any], last: Path, on_epoch: Any) -> tuple[Trained, HeldOutLoss]:
