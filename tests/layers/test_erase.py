@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import deconfound as dc
 from deconfound.errors import OptionError
@@ -212,6 +213,63 @@ def test_a_confound_that_is_constant_in_a_group_takes_no_direction_of_it_away():
         layer(features[rows], design.encode({name: values[rows] for name, values in table.items()}))
     assert layer.report().directions == 2
     assert layer.report().rank == 1
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_confounds_that_are_collinear_in_one_group_take_one_direction_of_it_away(kind):
+    rng = np.random.default_rng(0)
+    dx, age = np.arange(400) % 2, rng.normal(size=400)
+    dose = np.where(dx == 0, 2 * age, rng.normal(size=400))
+    table = {"age": age, "dose": dose, "score": age + rng.normal(size=400), "dx": np.where(dx, "case", "control")}
+    # Within a label, what whitening made of the score and of the label is collinear too.
+    design = dc.Design(confounds=["age", "dose"], keep=["score", "dx"]).fit(table)
+    features = rng.normal(size=(400, 8)) + np.column_stack([age, dose, table["score"]]) @ rng.normal(size=(3, 8))
+    layer = dc.Erase(design, 8, memory=float("inf")).to(kind)
+    encoded = torch.from_numpy(design.encode(table, np.float64)).to(kind)
+    for rows in torch.arange(400).split(10):
+        layer(torch.from_numpy(features).to(kind)[rows], encoded[rows])
+    assert layer.report().directions == 4
+    assert layer.report().rank == 3
+    out = layer.eval()(torch.from_numpy(features).to(kind), None).double().numpy()
+
+    def strongest(values):
+        found = []
+        for rows in (dx == 0, dx == 1):
+            columns = np.column_stack([np.ones(200), table["score"][rows]])
+            both = np.column_stack([values[rows], age[rows], dose[rows]])
+            left = both - columns @ np.linalg.lstsq(columns, both, rcond=None)[0]
+            found.append(np.abs(np.corrcoef(left.T)[:8, 8:]).max())
+        return max(found)
+
+    assert strongest(features) > 0.5  # the control
+    assert strongest(out) < (1e-7 if kind == torch.float64 else 1e-4)
+
+
+class Operations(TorchDispatchMode):
+    """Notes the name of every operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"shrinkage": 0.1}, {"covariance": "diagonal"}])
+def test_a_training_step_has_no_operation_that_a_cuda_graph_cannot_hold(options):
+    waits = {"_linalg_svd", "_linalg_eigh", "linalg_lstsq", "nonzero", "lift_fresh"}
+    cohort = make_cohort(60, WIDE)
+    layer = dc.Erase(cohort.design, WIDE, **options)
+    batch = layer.train().whiten(cohort.metadata.float())
+    with Operations() as step:
+        layer.normalise(cohort.features.float(), batch)
+    assert "linalg_cholesky_ex" in step.names
+    assert not step.names & waits
+    with Operations() as told:
+        layer.report()
+    assert told.names & waits  # the control
 
 
 def test_a_batch_that_is_not_finite_teaches_nothing_and_is_counted(cohort):

@@ -54,7 +54,7 @@ def check(name):
 
 
 def test_graphs_train_as_single_steps_do():
-    for name in ("none", "batchnorm", "mdn", "pmdn", "pmdn-alternating", "rmdn"):
+    for name in ("none", "batchnorm", "mdn", "pmdn", "pmdn-alternating", "rmdn", "erase"):
         check(name)
         print(name, "agrees")
 

@@ -150,9 +150,10 @@ class Erase(MetadataLayer):
 
     def solve(self, moments: GroupMoments) -> Tensor:
         """The map of some moments, `(1 + 2 r, d)`."""
-        within = within_groups(moments, self.design.confound_directions)
+        rounding = torch.finfo(self.beta.dtype).eps
+        within = within_groups(moments, self.design.confound_directions, rounding)
         mean = moments.weight @ moments.feature_mean / moments.weight.sum().clamp(min=1e-12)
-        return erasing_map(within, mean, self.shrinkage, torch.finfo(self.beta.dtype).eps).to(self.beta)
+        return erasing_map(within, mean, self.shrinkage, rounding).to(self.beta)
 
     @torch.no_grad()
     def adopt(self, moments: GroupMoments, erasing: Tensor, usable: Tensor) -> None:

@@ -10,6 +10,9 @@ left of z_C and of the features, and Σ `(d, d)` the covariance of what is left 
 is the map with `cov(r, z_C | group) = 0` for every group that changes features least, in the norm of Σ⁻¹. With
 `Σ = L Lᵀ` it is `L P L⁻¹`, P the projector on the columns of `L⁻¹ S`. Whatever positive Σ stands there, nothing linear
 is left; Σ decides only which map of this kind it is.
+
+All factors are Cholesky's: eigenvalues and singular values would make a GPU wait, and no CUDA graph can hold them.
+A little of the identity stands in for their cut between directions that vary and those that do not.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from torch import Tensor
 
 from deconfound.layers.tensors import exact_type, sum_over_processes
 
-# A direction of keep or the confounds that varies less than this inside a group (1 is its variance in the table) does
-# not vary: metadata are float32.
+# A confound that varies less than this inside a group (1 is its variance in the table) does not vary: metadata are
+# float32.
 CONSTANT = 1e-6
 # How much of the identity is added to correlations at least: those of fewer rows than features have no inverse.
 JITTER = 1e-9
+# The least λ² of `erasing_map`: products of double precision are no better.
+LEAST_SQUARE = 1e-13
 
 
 @dataclass(frozen=True)
@@ -134,24 +139,28 @@ class WithinGroups:
     rows: Tensor
 
 
-def within_groups(moments: GroupMoments, confounds: int) -> WithinGroups:
-    """S and Σ of some moments, of whose regressors the first `confounds` are to be erased."""
+def within_groups(moments: GroupMoments, confounds: int, rounding: float = 0.0) -> WithinGroups:
+    """S and Σ of some moments, of whose regressors the first `confounds` are to be erased.
+
+    Args:
+        moments: Of the features.
+        confounds: q_C.
+        rounding: Of the numbers that moments are kept in, relative to them.
+    """
     rows = moments.weight.clamp(min=1e-12)[:, None, None]
     gram, cross = moments.gram / rows, moments.cross / rows
-    of_keep = torch.linalg.pinv(gram[:, confounds:, confounds:], atol=CONSTANT, rtol=0.0, hermitian=True)
-    slopes = of_keep @ cross[:, confounds:]
-    left = cross[:, :confounds] - gram[:, :confounds, confounds:] @ slopes
-    explained = gram[:, :confounds, confounds:] @ of_keep @ gram[:, confounds:, :confounds]
-    variance = (gram[:, :confounds, :confounds] - explained).diagonal(dim1=1, dim2=2)
+    root = _root(gram[:, confounds:, confounds:], _ridge(rounding))
+    of_confounds = torch.linalg.solve_triangular(root, gram[:, confounds:, :confounds], upper=False)
+    of_features = torch.linalg.solve_triangular(root, cross[:, confounds:], upper=False)
+    left = cross[:, :confounds] - of_confounds.mT @ of_features
+    variance = gram[:, :confounds, :confounds].diagonal(dim1=1, dim2=2) - of_confounds.square().sum(1)
     enough = (moments.weight >= confounds + 2).unsqueeze(1)
     known = enough & (variance > CONSTANT)
     left = torch.where(known.unsqueeze(2), left / variance.clamp(min=CONSTANT).sqrt().unsqueeze(2), 0.0)
     total = moments.weight.sum().clamp(min=1e-12)
-    weighted = moments.weight[:, None, None] * cross[:, confounds:]
-    if moments.spread.ndim == 2:
-        spread = moments.spread - torch.einsum("gqd,gqe->de", weighted, slopes)
-    else:
-        spread = moments.spread - (weighted * slopes).sum((0, 1))
+    explained = (moments.weight.sqrt()[:, None, None] * of_features).flatten(0, 1)
+    explained = explained.T @ explained if moments.spread.ndim == 2 else explained.square().sum(0)
+    spread = moments.spread - explained
     return WithinGroups(left.flatten(0, 1), spread / total, total)
 
 
@@ -171,48 +180,52 @@ def shrunk(covariance: Tensor, rows: Tensor, shrinkage: float | None, rounding: 
     scale = diagonal.sqrt()
     correlation = covariance / scale.unsqueeze(1) / scale
     d = len(diagonal)
-    if shrinkage is None:
+    share: Tensor | float | None = shrinkage
+    if share is None:
         squares = correlation.square().sum()
         top = (1 - 2 / d) * squares + d**2
         share = (top / ((rows + 1 - 2 / d) * (squares - d)).clamp(min=1e-12)).clamp(max=1.0)
-    else:
-        share = torch.as_tensor(shrinkage, dtype=diagonal.dtype, device=diagonal.device)
     unit = torch.eye(d, dtype=diagonal.dtype, device=diagonal.device)
     away = correlation - unit * correlation.diagonal()
-    return ((1 - share) * away + (1 + max(JITTER, 10 * rounding)) * unit) * scale.unsqueeze(1) * scale
+    return ((1 - share) * away + (1 + _ridge(rounding)) * unit) * scale.unsqueeze(1) * scale
 
 
 def erasing_map(within: WithinGroups, mean: Tensor, shrinkage: float | None, rounding: float) -> Tensor:
-    """`[μ; (L Q)ᵀ; (L⁻ᵀ Q)ᵀ]`, `(1 + 2 G q_C, d)`, with Q the polar factor of `L⁻¹ S`: `E = (L Q) (L⁻ᵀ Q)ᵀ`.
+    """`[μ; (L Q)ᵀ; (L⁻ᵀ Q)ᵀ]`, `(1 + 2 G q_C, d)`: `E = (L Q) (L⁻ᵀ Q)ᵀ` with `Q = L⁻¹ S R⁻ᵀ`, `R Rᵀ = Sᵀ Σ⁻¹ S + λ² I`.
 
-    Of all bases of the columns of `L⁻¹ S` the polar factor is unique, and its numbers are of one size.
+    The columns of Q are an orthonormal basis of those of `L⁻¹ S`, in their order, so that both parts of E have numbers
+    of one size. Lengths σ of columns beside those before them are about canonical correlations: up to λ they are taken
+    for rounding, of longer ones `λ² / σ` is left, 5e-8 of .1 in single precision.
 
     Args:
         within: S and Σ.
         mean: μ, `(d,)`.
         shrinkage: See `shrunk`.
-        rounding: Of the numbers that moments are kept in. Singular values of `L⁻¹ S`, which are about canonical
-            correlations, count as zero up to its power of .6: 7e-5 in single precision.
+        rounding: Of the numbers that moments are kept in; its power of .6 is λ, 7e-5 in single precision.
     """
     covariance = shrunk(within.covariance, within.rows, shrinkage, rounding)
-    if covariance.ndim == 1:
-        root = covariance.sqrt()
-        polar = _polar(within.cross / root, rounding**0.6)
-        written, read = polar * root, polar / root
-    else:
-        root = torch.linalg.cholesky_ex(covariance)[0]
-        white = torch.linalg.solve_triangular(root, within.cross.T, upper=False)
-        polar = _polar(white.T, rounding**0.6)
-        written = polar @ root.T
-        read = torch.linalg.solve_triangular(root, polar, upper=False, left=False)
+    full = covariance.ndim == 2
+    root = torch.linalg.cholesky_ex(covariance)[0] if full else covariance.sqrt()
+    white = torch.linalg.solve_triangular(root, within.cross.T, upper=False).T if full else within.cross / root
+    inner = _root(white @ white.T, max(LEAST_SQUARE, rounding**1.2))
+    basis = torch.linalg.solve_triangular(inner, white, upper=False)
+    basis = torch.where(basis.square().sum(1, keepdim=True) > 0.5, basis, 0.0)  # the length of what is real is 1
+    written = basis @ root.T if full else basis * root
+    read = torch.linalg.solve_triangular(root, basis, upper=False, left=False) if full else basis / root
     return torch.cat([mean.unsqueeze(0), written, read])
 
 
-def _polar(rows: Tensor, tolerance: float) -> Tensor:
-    """`V Uᵀ` of `rows = V s Uᵀ`, over the singular values above the tolerance."""
-    left, sizes, right = torch.linalg.svd(rows, full_matrices=False)
-    polar: Tensor = torch.where(sizes > tolerance, left, 0.0) @ right
-    return polar
+def _ridge(rounding: float) -> float:
+    """How much of the identity outweighs the rounding of moments in matrices of about unit diagonal."""
+    return max(JITTER, 10 * rounding)
+
+
+def _root(gram: Tensor, ridge: float) -> Tensor:
+    """L of `gram + ridge (1 + ‖diagonal‖) I = L Lᵀ`, `(…, n, n)`."""
+    scale = 1 + torch.linalg.vector_norm(gram.diagonal(dim1=-2, dim2=-1), dim=-1)
+    unit = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    root: Tensor = torch.linalg.cholesky_ex(gram + ridge * scale[..., None, None] * unit)[0]
+    return root
 
 
 def rank(erasing: Tensor) -> int:

@@ -182,8 +182,8 @@ class Method(nn.Module, ABC):
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
     `self.model`, learns what it must know beforehand in `fit`, and declares its `name`, a `summary`, whether its
     eval output depends on the confounds (`reads_confounds`), how many samples a training batch must have
-    (`smallest_batch`), whether all that it fits can be fitted under weights of the rows (`takes_weights`), and whether
-    a CUDA graph can hold its steps (`capturable`).
+    (`smallest_batch`), and whether all that it fits can be fitted under weights of the rows (`takes_weights`). A step
+    makes no device wait, so that a CUDA graph can hold it.
     """
 
     name: ClassVar[str]
@@ -191,7 +191,6 @@ class Method(nn.Module, ABC):
     reads_confounds: ClassVar[bool]
     smallest_batch: ClassVar[int] = 1
     takes_weights: ClassVar[bool] = True
-    capturable: ClassVar[bool] = True
     model: nn.Module
 
     @classmethod

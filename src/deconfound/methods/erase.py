@@ -33,7 +33,6 @@ class EraseMethod(LayerMethod):
     name: ClassVar[str] = "erase"
     summary: ClassVar[str] = "LEACE within labels: linear erasure that needs no confounds at inference"
     reads_confounds: ClassVar[bool] = False
-    capturable: ClassVar[bool] = False  # eigenvectors wait for the host
 
     def __init__(
         self,

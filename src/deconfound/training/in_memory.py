@@ -79,7 +79,7 @@ class InMemoryTrainer:
         self._warmup = method.batches_to_warm_up
         if fault := warmup_never_ends(self._warmup, self.steps, math.ceil(self.steps / self._per_epoch)):
             raise RunError(fault)
-        graphs = schedule.capture and method.capturable and self._device.type == "cuda"
+        graphs = schedule.capture and self._device.type == "cuda"
         self._lr: Any = torch.tensor(schedule.lr, device=self._device) if graphs else schedule.lr
         options = {"capturable": True} if graphs else {}
         self._optimizer = make_optimizer(method, schedule.optimizer, self._lr, schedule.weight_decay, **options)
