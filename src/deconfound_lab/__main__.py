@@ -21,10 +21,16 @@ ELSEWHERE = {"README.md": "synthetic", "docs/guides/which-method.md": "synthetic
 def experiments() -> dict[str, type[Experiment]]:
     """The experiments that have a page of the docs, by its name."""
     from deconfound_lab.mri.experiment import MriExperiment
+    from deconfound_lab.mri.robustness import RobustnessExperiment
     from deconfound_lab.oasis.experiment import OasisExperiment
     from deconfound_lab.synthetic.experiment import SyntheticExperiment
 
-    return {"synthetic": SyntheticExperiment, "mri": MriExperiment, "oasis": OasisExperiment}
+    return {
+        "synthetic": SyntheticExperiment,
+        "mri": MriExperiment,
+        "mri-robustness": RobustnessExperiment,
+        "oasis": OasisExperiment,
+    }
 
 
 def filled_page(name: str, page: Path | None = None) -> str:

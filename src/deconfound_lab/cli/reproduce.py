@@ -15,7 +15,6 @@ from deconfound_lab.cli.options import (
     Jobs,
     Minutes,
     ReportOnly,
-    Variant,
     chosen_device,
     progress_on,
     reproduce_experiment,
@@ -59,7 +58,12 @@ def mri(
     minutes: Minutes = None,
     jobs: Jobs = 1,
     report_only: ReportOnly = False,
-    variant: Variant = None,
+    robustness: Annotated[
+        bool,
+        typer.Option(
+            "--robustness", help="One thing changed at a time: less kind cohorts, seeds, initialisations, filters."
+        ),
+    ] = False,
     arms: Annotated[
         str | None, typer.Option(help="Which arms, with commas between, such as `oracle,baseline,pmdn-balanced`.")
     ] = None,
@@ -81,9 +85,16 @@ def mri(
     from deconfound_lab.mri.experiment import MriExperiment
     from deconfound_lab.mri.maps import FILE, write_files
     from deconfound_lab.mri.plan import FULL, QUICK, SEARCH
+    from deconfound_lab.mri.robustness import RobustnessExperiment
 
     console, place = Console(), chosen_device(device)
-    plan = replace(SEARCH if search else QUICK if quick else FULL, variant=variant)
+    if robustness:
+        reproduce_experiment(
+            RobustnessExperiment, lambda: RobustnessExperiment(place, show=True), out, minutes=minutes, jobs=jobs,
+            report_only=report_only,
+        )  # fmt: skip
+        return
+    plan = SEARCH if search else QUICK if quick else FULL
     if arms is not None:
         chosen = tuple(name.strip() for name in arms.split(","))
         plan = replace(plan, parts=tuple(replace(part, arms=chosen) for part in plan.parts))

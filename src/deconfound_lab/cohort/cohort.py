@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,11 @@ class Cohort:
             progress: Whether a bar is shown.
         """
         jobs = jobs or os.cpu_count() or 1
-        digests = [digest([self.settings, row]) for row in range(len(self))]
+        # A table that is wrong about people has their volumes still.
+        shown = {name: value for name, value in self.settings.items() if name != "variant"}
+        if changes := replace(self._variant, swapped=0.0).changes():
+            shown["variant"] = changes
+        digests = [digest([shown, row]) for row in range(len(self))]
         size = (self.size,) * 3
         with single_threaded(jobs):
             stored = store_volumes(
@@ -185,7 +190,7 @@ def simulate_cohort(
         raise OptionError(f"seed must not be negative; got {seed}.")
     place = _device(device)
     strengths = strengths or Strengths()
-    chosen = variant_of(variant)
+    chosen = variant_of(variant).reaching(independent)
     drawn = draw_people(seed, strengths, independent=independent, people=people, older=older, variant=chosen)
     renderer = Renderer(load_template(anatomy, size), strengths, size, place)
     count = len(drawn.table["age"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from deconfound.errors import OptionError
 
@@ -125,6 +125,10 @@ class Variant:
     sex_tie: float = 0.0
     swapped: float = 0.0
     unseen_site: bool = False
+
+    def reaching(self, independent: bool) -> Variant:
+        """What of it such people show: sex is tied in Table 1's people alone, only the others are at a new site."""
+        return replace(self, sex_tie=0.0) if independent else replace(self, unseen_site=False)
 
     def changes(self) -> dict[str, object]:
         """What differs from the paper's cohort, for a record of where volumes come from."""

@@ -38,7 +38,7 @@ class Value:
 
 
 def over_seeds(values: Sequence[float]) -> Value:
-    """The mean of independent trainings with Student's interval."""
+    """The mean of independent trainings, or of what each person has, with Student's interval."""
     return over_folds(dict(enumerate(values)), 0.0)
 
 

@@ -142,13 +142,14 @@ class MriExperiment(Experiment):
 
     def training(self, fold: int, arm: Arm) -> FoldTraining:
         """The data of a fold; for the oracle as many other people, of whom none is tested."""
-        seed, volumes, rows = 1000 * self.plan.seed + fold, self.volumes[0], self.folds[fold]
+        plan, volumes, rows = self.plan, self.volumes[0], self.folds[fold]
+        seed = 1000 * (plan.seed if plan.start is None else plan.start) + fold
         if arm.oracle:
             volumes = self.oracle
-            order = np.random.default_rng(seed).permutation(len(volumes))
+            order = np.random.default_rng(1000 * plan.seed + fold).permutation(len(volumes))
             train, validation = np.split(order, [len(rows.train)])
             rows = Fold("oracle", train, validation[: len(rows.validation)], np.empty(0, dtype=np.intp))
-        return FoldTraining(self.plan.network, volumes, rows, seed, self.plan.gamma, balanced=arm.balanced)
+        return FoldTraining(plan.network, volumes, rows, seed, plan.gamma, balanced=arm.balanced)
 
     def summarise(self, finished: Mapping[str, Finished], failures: Mapping[str, str]) -> dict[str, Any] | None:
         """Measure every arm at every batch size, as far as they are trained."""

@@ -104,10 +104,16 @@ def _ratio(covariance: Matrix, spread: Matrix) -> Matrix:
 
 def group_accuracies(logits: NDArray[Any], cohort: Cohort, rows: NDArray[Any]) -> dict[str, float]:
     """The share of people with both labels right in each diagnostic group; the paper's accuracy is their mean."""
-    truth = np.stack([cohort.table[name][rows] for name in LABELS], axis=1)
-    right = ((logits > 0) == truth).all(axis=1)
+    right = both_right(logits, cohort, rows)
     groups = np.asarray(cohort.table["group"])[rows]
     return {group: float(right[groups == group].mean()) for group in GROUPS if (groups == group).any()}
+
+
+def both_right(logits: NDArray[Any], cohort: Cohort, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether both labels of each person are right."""
+    truth = np.stack([cohort.table[name][rows] for name in LABELS], axis=1)
+    found: NDArray[np.bool_] = ((logits > 0) == truth).all(axis=1)
+    return found
 
 
 def standardised(logits: NDArray[Any]) -> Matrix:

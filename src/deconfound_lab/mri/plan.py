@@ -167,7 +167,8 @@ class Plan:
         lr: Learning rate at a batch of 20; it grows with the square root of the batch size.
         weight_decay: Of AdamW.
         gamma: Of the focal loss.
-        seed: Of cohort, folds, networks and batches.
+        seed: Of cohort and folds.
+        start: Seed of networks and batches; None for `seed`.
         anatomy: The cohort's base.
         bootstraps: For each interval of the correlations within groups.
         variant: Of the cohort, by its name; None for the paper's.
@@ -186,6 +187,7 @@ class Plan:
     weight_decay: float = 1e-2
     gamma: float = 2.0
     seed: int = 0
+    start: int | None = None
     anatomy: str = "procedural"
     bootstraps: int = 200
     variant: str | None = None

@@ -14,7 +14,7 @@ from deconfound_lab.cohort.counting import paper_table_one, table_one
 from deconfound_lab.cohort.truth import bayes_accuracy
 from deconfound_lab.footing import Judged
 from deconfound_lab.harness import Finished
-from deconfound_lab.harness.estimates import of_draws
+from deconfound_lab.harness.estimates import Value, of_draws
 from deconfound_lab.harness.provenance import distinct
 from deconfound_lab.mri.measures import bootstrap, correlations, group_accuracies, standardised, within_groups
 from deconfound_lab.mri.plan import ARMS, Plan
@@ -109,13 +109,21 @@ def _line(
     trials: tuple[Trial, ...],
     results: Sequence[Mapping[str, Any]],
 ) -> Line:
+    each, mean = left_within(results, cohort, plan.bootstraps)
+    return Line(batch, arm, judged, trials, each, mean, 1 / (plan.folds - 1))
+
+
+def left_within(
+    results: Sequence[Mapping[str, Any]], cohort: Cohort, bootstraps: int
+) -> tuple[dict[str, Value], Value]:
+    """Each correlation within groups over the test people of all folds, and the mean of the three."""
     rows = np.concatenate([each["rows"] for each in results])
     # Folds are trained apart: their scores are brought to one scale before people of all folds are looked at together.
     scores = np.concatenate([standardised(each["logits"]) for each in results])
-    within, draws = within_groups(scores, cohort, rows), bootstrap(scores, cohort, rows, plan.bootstraps)
+    within, draws = within_groups(scores, cohort, rows), bootstrap(scores, cohort, rows, bootstraps)
     each = {name: of_draws(within[name], draws[name], centred=True) for name in CONFOUNDS}
     mean = of_draws(float(np.mean(list(within.values()))), np.mean(list(draws.values()), axis=0), centred=True)
-    return Line(batch, arm, judged, trials, each, mean, 1 / (plan.folds - 1))
+    return each, mean
 
 
 def _chance(cohort: Cohort, trained: Mapping[Training, Finished]) -> dict[str, float]:
