@@ -1,4 +1,4 @@
-"""Methods: whole ways to train a network, one file each. A new method is one file and one line here."""
+"""Methods: whole ways to train a network, a class each. A new method is one file and one line here."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ METHODS: dict[str, str] = {
     "none": "none:NoMethod",
     "batchnorm": "batchnorm:BatchNormMethod",
     "adversarial": "adversarial:AdversarialMethod",
-    "mdn": "mdn:MDNMethod",
-    "pmdn": "pmdn:PMDNMethod",
+    "mdn": "layered:MDNMethod",
+    "pmdn": "layered:PMDNMethod",
     "pmdn-alternating": "pmdn_alternating:AlternatingPMDNMethod",
-    "pmdn-joint": "pmdn_joint:JointPMDNMethod",
-    "rmdn": "rmdn:RMDNMethod",
+    "pmdn-joint": "layered:JointPMDNMethod",
+    "rmdn": "layered:RMDNMethod",
     "dependence": "dependence:DependenceMethod",
     "erase": "erase:EraseMethod",
     "input-residualize": "input_residualize:InputResidualizeMethod",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from deconfound.layers.functional import pool_positions
 from deconfound.layers.tensors import full_precision
 from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, task_loss
 from deconfound.methods.choosing import LADDER, UNCHOSEN
 from deconfound.methods.confounds import Confound, confounds_of, read_confounds
+from deconfound.methods.newest import flat_features, flat_width, join_newest
 from deconfound.surgery import Place, collect
 
 # Predictions whose variance is below this count as flat: their correlation's gradient would be unbounded. It is far
@@ -98,10 +97,6 @@ class AdversarialMethod(Method):
             for weight in LADDER
         ]
 
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits
-
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """`task − Σ corr²`; past the reversal the network's gradient is that of `task + weight / places · Σ corr²`."""
         confounds = read_confounds(batch.metadata, self.design, len(batch.x), training=True)
@@ -180,11 +175,9 @@ class Head(nn.Module):
 
     def __init__(self, place: Place, confound: Confound, hidden: int, window: int) -> None:
         super().__init__()
-        assert place.feature_shape is not None
         self.place = place
         self.confound = confound
-        self.pooled = None in place.feature_shape
-        inputs = math.prod(size or 1 for size in place.feature_shape)
+        inputs = flat_width(place)
         targets = target_columns(confound)
         outputs = targets.shape[1]
         hidden_layer = [nn.Linear(inputs, hidden), nn.Tanh()] if hidden else []
@@ -203,23 +196,13 @@ class Head(nn.Module):
             weights: `(n,)`, 1 for rows that take part and 0 for the others.
         """
         with full_precision(features.device):  # half precision rounds off what varies little
-            new = self._predict(features), self.confound.part(metadata).to(self.targets) @ self.targets, weights
-        old = self.predictions, self.truths, self.weights
-        missing = max(len(self.weights) - len(weights), 0)
-        joined = [torch.cat([now, before[:missing]]) for now, before in zip(new, old, strict=True)]
+            predicted = self.predictor(flat_features(features, self.place).to(self.predictions))
+            truths = self.confound.part(metadata).to(self.targets) @ self.targets
+        joined = join_newest((predicted, truths, weights), (self.predictions, self.truths, self.weights))
         correlation = squared_correlation(*joined)
-        with torch.no_grad():
-            for buffer, values in zip(old, joined, strict=True):
-                buffer.copy_(values[: len(buffer)])
         # Only the new rows carry a gradient: a small share of the window would otherwise pull by as small a share.
         scale = joined[2].sum() / weights.sum().clamp(min=1)
         return scale * correlation + ((1 - scale) * correlation).detach()
-
-    def _predict(self, features: Tensor) -> Tensor:
-        channels_second = features.movedim(self.place.channel_axis, 1) if self.pooled else features
-        x = pool_positions(channels_second.flatten(2)) if self.pooled else features.flatten(1)
-        predicted: Tensor = self.predictor(x.to(self.predictions))
-        return predicted
 
 
 def target_columns(confound: Confound) -> Tensor:

@@ -171,8 +171,8 @@ def task_loss(criterion: Criterion, logits: Tensor, batch: TrainingBatch) -> Ten
     return weighted_mean(row_losses(criterion, logits, batch), batch.weight)
 
 
-class Method(nn.Module, ABC):
-    """A network under one way of training; subclasses are final, one file each.
+class Method(nn.Module):
+    """A network under one way of training; subclasses are final.
 
     `deconfound.training.step` calls them: `prepare` once, then for each batch in train mode `before_step` and `loss`,
     backward and the optimisers' steps; in eval mode `forward`, within `refitted` while it validates and after `refit`
@@ -229,9 +229,10 @@ class Method(nn.Module, ABC):
     def fit(self, setting: Setting) -> None:
         """What is learned from the training rows before training starts."""
 
-    @abstractmethod
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        """Logits; in eval only the confounds of `metadata` are read, and a method may ignore them."""
+        """Logits; in eval only the confounds of `metadata` are read, and many methods ignore them, as here."""
+        logits: Tensor = self.model(x)
+        return logits
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """The objective of one training step."""

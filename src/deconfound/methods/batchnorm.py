@@ -35,10 +35,6 @@ class BatchNormMethod(Method):
         self.model = network
         self.norms = insert_norms(network, setting.places(network), lambda place: ChannelNorm(place, momentum))
 
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits
-
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """The task's loss, with the statistics of the batch under its weights."""
         norms = [norm for norm in self.norms.values() if isinstance(norm, ChannelNorm)]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
-from deconfound.layers.functional import pool_positions
 from deconfound.layers.labels import LabelGroups, label_groups
 from deconfound.layers.tensors import full_precision
 from deconfound.layers.whitened import as_tensor, refuse_nan, whiten, whitening_maps
 from deconfound.methods.base import Criterion, Loss, Method, Setting, TrainingBatch, require, task_loss
 from deconfound.methods.choosing import LADDER, UNCHOSEN
 from deconfound.methods.confounds import confounds_of
+from deconfound.methods.newest import flat_features, flat_width, join_newest
 from deconfound.surgery import Place, collect
 
 # A label group of fewer rows than this (Σw)² / Σw² tells nothing about dependence.
@@ -67,10 +66,6 @@ class DependenceMethod(Method):
     def rungs(cls, options: Mapping[str, Any], batches: int) -> Sequence[Sequence[Mapping[str, Any]]]:
         """The ladder of weights, where none is given."""
         return [[{"weight": weight}] for weight in LADDER] if options.get("weight") is None else ()
-
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """`task + weight · penalty`, both parts recorded."""
@@ -135,26 +130,17 @@ class Recent(nn.Module):
 
     def __init__(self, place: Place, window: int, columns: int) -> None:
         super().__init__()
-        assert place.feature_shape is not None
         self.place = place
-        self.pooled = None in place.feature_shape
-        width = math.prod(size or 1 for size in place.feature_shape)
-        self.register_buffer("features", torch.zeros(window, width))
+        self.register_buffer("features", torch.zeros(window, flat_width(place)))
         self.register_buffer("metadata", torch.zeros(window, columns))
         self.register_buffer("weights", torch.zeros(window))
 
     def forward(self, features: Tensor, metadata: Tensor, weight: Tensor) -> Window:
         """The rows of the window; the batch joins what is kept."""
-        moved = features.movedim(self.place.channel_axis, 1) if self.pooled else features
-        flat = pool_positions(moved.flatten(2)) if self.pooled else features.flatten(1)
+        flat = flat_features(features, self.place)
         new = flat.to(self.features), metadata.to(self.metadata), weight.to(self.weights)
-        old = self.features, self.metadata, self.weights
-        missing = max(len(self.weights) - len(weight), 0)
-        joined = [torch.cat([now, before[:missing].clone()]) for now, before in zip(new, old, strict=True)]
-        with torch.no_grad():
-            for buffer, values in zip(old, joined, strict=True):
-                buffer.copy_(values[: len(buffer)])
-        return Window(joined[0], joined[1], joined[2], new[2].sum())
+        rows = join_newest(new, (self.features, self.metadata, self.weights))
+        return Window(rows[0], rows[1], rows[2], new[2].sum())
 
 
 def distances(values: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class EraseMethod(LayerMethod):
         controls_only: bool = False,
         refit: bool = True,
     ) -> None:
-        shared: dict[str, bool] = {"layer_norm": False, "controls_only": controls_only, "refit": refit}
-        super().__init__(network, with_room(network, setting), "erase", **shared, memory=memory, shrinkage=shrinkage)
+        room, own = with_room(network, setting), {"memory": memory, "shrinkage": shrinkage}
+        super().__init__(network, room, layer_norm=False, controls_only=controls_only, refit=refit, **own)
 
 
 def with_room(network: nn.Module, setting: Setting) -> Setting:

@@ -60,10 +60,6 @@ class GroupDROMethod(Method):
             if batch.target.is_floating_point() and not bool(((batch.target == 0) | (batch.target == 1)).all()):
                 raise OptionError("labels must be classes for method 'group-dro'; got numbers. Choose another method.")
 
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits
-
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """The mean loss of each group, times the group's weight."""
         losses = row_losses(criterion, self.model(batch.x), batch)

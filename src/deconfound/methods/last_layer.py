@@ -41,10 +41,6 @@ class LastLayerMethod(Method):
         self.model, self.ridge = network, ridge
         self.confounds = len(setting.design.confound_columns)
 
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits
-
     def refit(self, held_out: Batches) -> None:
         """Fit the last layer to the validation rows."""
         refit_last_layer(self.model, held_out(), self.confounds, self.ridge)

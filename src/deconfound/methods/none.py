@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from torch import Tensor, nn
+from torch import nn
 
 from deconfound.methods.base import Method, Setting
 
@@ -25,7 +25,3 @@ class NoMethod(Method):
     def __init__(self, network: nn.Module, setting: Setting | None = None) -> None:
         super().__init__()
         self.model = network
-
-    def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.model(x)
-        return logits

@@ -49,8 +49,7 @@ class AlternatingPMDNMethod(LayerMethod):
         require("beta_lr", beta_lr, 0)
         if beta_optimizer not in OPTIMIZERS:
             raise OptionError(f"beta_optimizer must be 'adam' or 'sgd'; got {beta_optimizer!r}.")
-        shared: dict[str, bool] = {"layer_norm": layer_norm, "controls_only": controls_only, "refit": refit}
-        super().__init__(network, setting, "pmdn-alternating", **shared)
+        super().__init__(network, setting, layer_norm=layer_norm, controls_only=controls_only, refit=refit)
         self._optimizer = OPTIMIZERS[beta_optimizer](self._betas(), lr=beta_lr)
 
     def before_step(self, batch: TrainingBatch) -> None:
@@ -69,7 +68,7 @@ class AlternatingPMDNMethod(LayerMethod):
 
     def loss(self, batch: TrainingBatch, criterion: Criterion) -> Loss:
         """Lines 7 to 9: the task's loss with the new β as constants."""
-        task = self.task_loss(batch, criterion)
+        task = super().loss(batch, criterion).total
         # Several processes wait for a gradient of every parameter: that of β is zero.
         return Loss(task if processes() == 1 else task + 0 * sum(beta.sum() for beta in self._betas()))
 
