@@ -20,9 +20,10 @@ from deconfound_lab.synthetic import measures, plan, training
 from deconfound_lab.synthetic.experiment import SyntheticExperiment
 from deconfound_lab.synthetic.images import CEILING, SITE_SHARES, SITES, ceiling, synthetic_images
 from deconfound_lab.synthetic.measures import measure
+from deconfound_lab.synthetic.networks import NETWORKS
 from deconfound_lab.synthetic.page import sentence
 from deconfound_lab.synthetic.plan import METHODS, Setup, full_grid, quick_grid, steps_for
-from deconfound_lab.synthetic.tables import Results, closer, footing_table, main_table, of, short_table
+from deconfound_lab.synthetic.tables import Results, closer, footing_table, main_table, network_table, of, short_table
 from deconfound_lab.synthetic.training import make_problem, make_trainer, run_setup, transfer
 from tests.lab.docs import without_marks
 
@@ -406,3 +407,24 @@ def test_the_authors_formulation_is_theirs_recomputed_by_hand(small):
         torch.testing.assert_close(gradient, other)
     assert {id(p) for p in made.network_parameters()}.isdisjoint({id(beta) for beta in made.betas})
     assert run_setup(Setup("pmdn-authors", 20, lr=1e-5, steps=3, seeds=(0,)), CPU, silent, 50)[0]["best"]
+
+
+@pytest.mark.parametrize("network", ["gru", "transformer"])
+def test_other_networks_are_trained_like_the_cnn_with_a_layer_on_every_block(network, tmp_path, small):
+    setup = Setup("pmdn", 20, steps=2, seeds=(0,), network=network)
+    assert Setup.from_dict(json.loads(json.dumps(setup.to_dict()))) == setup
+    assert "network" not in Setup("pmdn", 20).to_dict()
+    made = make_trainer(setup, 0, make_problem("one", 0, CPU, test_per_group=20), 2).method
+    assert {path.replace("/", ".") for path in made.model.layers} == set(NETWORKS[network][1])
+    run = run_experiment(SyntheticExperiment(setups=[setup], test_per_group=50), tmp_path)
+    (row,) = network_table(Results(run.results)).rows
+    assert row[:3] == [network, "20", "PMDN, one pass"]
+    assert "Other networks" in (tmp_path / "report.html").read_text()
+
+
+def test_a_recurrent_network_sees_every_row_and_a_transformer_every_patch():
+    image = torch.zeros(1, 1, 32, 32, requires_grad=True)
+    for network, _ in NETWORKS.values():
+        (gradient,) = torch.autograd.grad(network()(image + 0.1).sum(), image)
+        assert (gradient.view(4, 8, 4, 8).abs().amax((1, 3)) > 0).all()
+        assert network()(torch.zeros(3, 1, 32, 32)).shape == (3,)

@@ -30,6 +30,9 @@ reproduce = typer.Typer(
 def synthetic(
     out: Folder = Path("reproduce-synthetic"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version for two cores, about five minutes.")] = False,
+    networks: Annotated[
+        bool, typer.Option("--networks", help="A recurrent network and a transformer instead: minutes on two cores.")
+    ] = False,
     device: Device = "auto",
     minutes: Minutes = None,
     jobs: Jobs = 1,
@@ -40,11 +43,12 @@ def synthetic(
     The whole grid is for a GPU, in parts if need be (--minutes); --quick shows the same thing in small.
     """
     from deconfound_lab.synthetic.experiment import SyntheticExperiment
+    from deconfound_lab.synthetic.plan import network_grid
 
-    place = chosen_device(device)
+    place, setups = chosen_device(device), network_grid() if networks else None
     reproduce_experiment(
-        SyntheticExperiment, lambda: SyntheticExperiment(quick, place), out, minutes=minutes, jobs=jobs,
-        report_only=report_only,
+        SyntheticExperiment, lambda: SyntheticExperiment(quick or networks, place, setups=setups), out,
+        minutes=minutes, jobs=jobs, report_only=report_only,
     )  # fmt: skip
 
 

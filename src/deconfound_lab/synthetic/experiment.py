@@ -30,6 +30,7 @@ class SyntheticExperiment(Experiment):
         "authors",
         "footing",
         "synthetic/images",
+        "synthetic/networks",
         "synthetic/plan",
         "synthetic/training",
         "synthetic/measures",

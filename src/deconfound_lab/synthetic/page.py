@@ -19,6 +19,7 @@ from deconfound_lab.synthetic.tables import (
     gaps,
     long_table,
     main_table,
+    network_table,
     of,
     option_table,
     problem_table,
@@ -95,12 +96,15 @@ def make_page(results: Results, modules: Sequence[str]) -> Page:
         Section("What the options do", CELL, option_table(results)),
         Section("Drifting data", DRIFT, drift_table(results)),
     ]
+    summary = sentence(results)
+    if (networks := network_table(results)).rows:
+        shown, summary = [Section("Other networks", CELL, networks)], "The paper's images, read by other networks."
     shown = [each for each in shown if isinstance(each.content, Figure) or each.content.rows]
     sources = results.content["provenance"]
     counts = [sum(cell["provenance"] == index for cell in results.cells) for index in range(len(sources))]
     made = made_by(sources, [f"{count} cells" for count in counts], modules)
     made += [f"Failed: {key}: {text}" for key, text in results.content["failures"].items()]
-    return Page("Synthetic experiment", "A ceiling that only the confound can break", sentence(results), shown, made)
+    return Page("Synthetic experiment", "A ceiling that only the confound can break", summary, shown, made)
 
 
 def sentence(results: Results) -> str:

@@ -37,6 +37,7 @@ class Setup:
         long: Further steps after which the last network is measured again; 0 for none.
         seeds: One training each.
         stages: The main effect's ranges of each stage where the data drift; empty for the paper's experiment.
+        network: A name of `NETWORKS`; the paper's is the CNN.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Setup:
     long: int = 0
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     stages: tuple[Ranges, ...] = ()
+    network: str = "cnn"
 
     @property
     def warm_up(self) -> int:
@@ -67,11 +69,13 @@ class Setup:
         drift = " drifting" if self.stages else ""
         balanced = " balanced" if self.balanced else ""
         trained = f"batch={self.batch} lr={self.lr:g} steps={self.steps}"
-        return f"{self.method}{options}{balanced} {self.problem}{drift} {trained}"
+        network = "" if self.network == "cnn" else f"{self.network} "
+        return f"{network}{self.method}{options}{balanced} {self.problem}{drift} {trained}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON; the paper's network is not named, as cells of it are many."""
+        plain = asdict(self)
+        return plain if self.network != "cnn" else {name: v for name, v in plain.items() if name != "network"}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Setup:
@@ -108,6 +112,17 @@ def quick_grid() -> list[Setup]:
         Setup(method, batch, lr=5e-4, steps=steps, seeds=(0,))
         for batch, steps in ((2, 500), (20, 300), (200, 120))
         for method in ("none", "mdn", "rmdn", "pmdn")
+    ]
+
+
+def network_grid() -> list[Setup]:
+    """The paper's images for a recurrent network and a transformer, for minutes on two cores."""
+    wanted = ((20, 600, ("none", "mdn", "pmdn-alternating", "pmdn")), (2, 1000, ("mdn", "pmdn")))
+    return [
+        Setup(method, batch, lr=1e-3, steps=steps, network=network, seeds=(0, 1, 2))
+        for network in ("gru", "transformer")
+        for batch, steps, methods in wanted
+        for method in methods
     ]
 
 

@@ -189,6 +189,17 @@ def option_table(results: Results) -> Table:
     return Table(["", "batch", "with it", "default"], rows)
 
 
+def network_table(results: Results) -> Table:
+    """Networks other than the CNN, each training judged as it was left and refitted."""
+    rows = []
+    for cell in results.cells:
+        if "network" in cell["cell"]:
+            network, method, batch = (str(cell["cell"][name]) for name in ("network", "method", "batch"))
+            judged = [_summary(cell, "as_trained"), _summary(cell) if _differs(cell) else "–"]
+            rows.append([network, batch, NAMES[method].replace("CNN", "network"), *judged])
+    return Table(["network", "batch", "", "as trained", "refitted"], rows)
+
+
 def drift_table(results: Results) -> Table:
     """Mean distance from the ceilings in five drifting stages, in points, as trained and refitted."""
     rows = []

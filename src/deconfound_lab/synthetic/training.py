@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 import deconfound as dc
 from deconfound.methods import Setting
-from deconfound.networks import SyntheticCNN
 from deconfound.training import InMemoryTrainer, Samples, Schedule, bce
 from deconfound_lab.footing import kind_of, refits, trained_with
 from deconfound_lab.synthetic.images import AMPLITUDES, Ranges, SyntheticImages, ceiling, synthetic_images
 from deconfound_lab.synthetic.measures import gap, measure
+from deconfound_lab.synthetic.networks import NETWORKS
 from deconfound_lab.synthetic.plan import TRAINING_IMAGES, Setup
 
 TEST_PER_GROUP = 10_000
-PLACES = ("conv1", "conv2", "fc1")
 Tick = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
 
@@ -102,9 +101,10 @@ def make_trainer(setup: Setup, seed: int, problem: Problem, steps: int, made: An
     device = problem.train.x.device
     if made is None:
         torch.manual_seed(seed)
-        setting = Setting(problem.design, PLACES, lambda: problem.train.batches(TRAINING_IMAGES), lr=setup.lr)
+        network, places = NETWORKS[setup.network]
+        setting = Setting(problem.design, places, lambda: problem.train.batches(TRAINING_IMAGES), lr=setup.lr)
         options = trained_with(setup.method, setup.options)
-        made = kind_of(setup.method).prepare(SyntheticCNN().to(device), setting, **options).to(device)
+        made = kind_of(setup.method).prepare(network().to(device), setting, **options).to(device)
     warm_up = setup.warm_up / steps
     schedule = Schedule(
         steps=steps, batch_size=setup.batch, lr=setup.lr, optimizer="adam", validate_every=setup.validate_every,
