@@ -53,7 +53,7 @@ def searched_page() -> str:
 def main() -> None:
     """Make tables, figures and pages of all experiments and benchmarks again."""
     from deconfound_lab.benchmarks.page import write_performance
-    from deconfound_lab.paper import paper_page
+    from deconfound_lab.paper.page import paper_page
 
     for name, kind in experiments().items():
         folder = PAGES / name

@@ -28,6 +28,7 @@ from deconfound_lab.mri.plan import ARMS, CENTRAL, EVERY, FULL, PAPER, QUICK, SE
 from deconfound_lab.mri.results import Line, Results, Trial
 from deconfound_lab.mri.tables import arms_table, gaps, not_first, oracle_table, table_three, verdict
 from deconfound_lab.mri.training import FoldTraining, Volumes, build_network, train_arm
+from deconfound_lab.paper.table_two import TABLE_TWO
 
 TINY = Plan(
     size=16,
@@ -63,7 +64,10 @@ def test_the_full_plan_is_the_papers():
     assert {len(tried) for tried in SEARCHED.values()} == {3}
     assert (QUICK.size, len(QUICK.batch_sizes)) == (32, 1)
     everywhere = {(batch, fold, arm) for arm in CENTRAL for batch in FULL.batch_sizes for fold in range(5)}
-    assert set(FULL.trainings()) == everywhere | {(b, f, arm) for arm in EVERY for b in (20, 160) for f in range(3)}
+    in_two = {(b, f, arm) for arm in EVERY for b in (20, 160) for f in range(3)}
+    papers = {(b, 0, arm) for arm in ("bn", "adversarial", "mdn") for b in (80, 240)}
+    assert set(FULL.trainings()) == everywhere | in_two | papers
+    assert {(b, 0, arm) for b, arms in TABLE_TWO.items() for arm in arms} <= set(FULL.trainings())
     assert len(set(FULL.trainings())) == len(FULL.trainings())
     assert {arm for arm in EVERY if ARMS[arm].balanced} >= {"baseline-balanced", "mdn-balanced", "pmdn-balanced"}
     assert FULL.epochs_for(20, 860) == 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -108,33 +108,10 @@ def mri(
         for file in (out / FILE, *write_files(out)):
             console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
         return
-    results = reproduce_experiment(
+    reproduce_experiment(
         MriExperiment, lambda: MriExperiment(device=place, plan=plan, show=True), out, minutes=minutes, jobs=jobs,
         report_only=report_only,
     )  # fmt: skip
-    if results is not None:
-        _show(console, results)
-
-
-def _show(console: Console, content: dict[str, Any]) -> None:
-    """The two measures that count, and what is missing; the rest is on the page."""
-    from rich.table import Table
-
-    from deconfound_lab.mri.results import Results
-    from deconfound_lab.mri.tables import gaps, not_first
-
-    results = Results.from_dict(content)
-    view = Table(title="accuracy, independent people · correlation within groups", title_justify="left")
-    view.add_column("")
-    for batch in results.batches:
-        view.add_column(f"batch {batch}", justify="right")
-    for arm in results.present:
-        lines = [results.find(batch, arm) for batch in results.batches]
-        cells = [f"{line.independent.mean:.1%} · {line.within_mean.mean:.3f}" if line else "–" for line in lines]
-        view.add_row(results.title(arm), *cells)
-    console.print(view)
-    for text in (*not_first(results), *gaps(results)):
-        console.print(f"• {text}", highlight=False, markup=False)
 
 
 @reproduce.command()

@@ -93,9 +93,8 @@ def make_page(results: Results, folder: Path, modules: Sequence[str]) -> Page:
         picture = Figure(PICTURE, draw_maps(load_maps(folder / MAPS)), "Slices of the coefficients")
         shown.append(Section("Coefficients in space", MAPS_LEAD, picture))
     counts = []
-    found = [line for batch in results.batches for arm in results.present if (line := results.find(batch, arm))]
     for index in range(len(results.provenance)):
-        trials = [trial for line in found for trial in line.trials if trial.source == index]
+        trials = [trial for line in results.shown for trial in line.trials if trial.source == index]
         counts.append(f"{len(trials)} trainings in {sum(trial.seconds for trial in trials):.0f} s")
     made = made_by(results.provenance, counts, modules)
     return Page("MRI experiment", "Labels without age, sex and site", sentence(results), shown, made)

@@ -176,7 +176,11 @@ class Plan:
 
     size: int = 64
     people: int | None = None
-    parts: tuple[Part, ...] = (Part(EVERY, (20, 160), 3), Part(CENTRAL, (20, 80, 160, 240), 5))
+    parts: tuple[Part, ...] = (
+        Part(EVERY, (20, 160), 3),
+        Part(CENTRAL, (20, 80, 160, 240), 5),
+        Part(("bn", "adversarial", "mdn"), (80, 240), 1),  # what the paper's Table 2 and its t-SNE still ask for
+    )
     folds: int = 5
     filters: tuple[int, ...] = (16, 32, 64, 32)
     halving: Halving = "stride"

@@ -185,6 +185,11 @@ class Results:
         found = {line.judged: line for line in self.lines if (line.batch, line.arm) == (batch, arm)}
         return found.get(judged) if judged else found.get("refitted", found.get("as trained"))
 
+    @property
+    def shown(self) -> list[Line]:
+        """The lines of the tables: each batch size and arm once, refitted where it can be."""
+        return [line for batch in self.batches for arm in self.present if (line := self.find(batch, arm)) is not None]
+
     def title(self, arm: str) -> str:
         """As in the tables."""
         return str(self.arms[arm]["title"])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from deconfound_lab.cohort.people import GROUPS
 from deconfound_lab.harness import Table
 from deconfound_lab.harness.estimates import Value
 from deconfound_lab.mri.plan import SEARCH, SEARCHED
-from deconfound_lab.mri.results import OURS, Results
+from deconfound_lab.mri.results import OURS, Line, Results
 
 CONFOUND_TITLES = {"age": "Age corr", "sex": "Sex corr", "site": "Site corr"}
+_CORRELATIONS = [f"{title} ↓" for title in CONFOUND_TITLES.values()]
 PLAIN, ORACLE = "baseline", "oracle"
 
 
@@ -53,15 +54,14 @@ def search_table(results: Results) -> Table:
 
 def table_two(results: Results) -> Table:
     """The paper's Table 2: correlations with the confounds and accuracy, every arm refitted where it can be."""
-    rows = []
-    for batch in results.batches:
-        for arm in results.present:
-            if (line := results.find(batch, arm)) is not None:
-                left = [line.marginal(name).shown(".3f") for name in CONFOUND_TITLES]
-                rows.append([str(batch), results.title(arm), *left, line.accuracy.shown(".1%"), str(len(line.trials))])
+
+    def cells(line: Line) -> list[str]:
+        left = [line.marginal(name).shown(".3f") for name in CONFOUND_TITLES]
+        return [*left, line.accuracy.shown(".1%"), str(len(line.trials))]
+
     truth = [f"{results.truth[name]:.3f}" for name in CONFOUND_TITLES]
-    rows.append(["", "true labels; best possible", *truth, f"{results.ceiling_with_confounds:.1%}", ""])
-    return Table(["batch", "arm", *(f"{title} ↓" for title in CONFOUND_TITLES.values()), "accuracy ↑", "folds"], rows)
+    last = ["true labels; best possible", *truth, f"{results.ceiling_with_confounds:.1%}", ""]
+    return _by_line(results, [*_CORRELATIONS, "accuracy ↑", "folds"], cells, last)
 
 
 def footing_table(results: Results) -> Table:
@@ -83,23 +83,20 @@ def footing_table(results: Results) -> Table:
 
 def within_table(results: Results) -> Table:
     """What is left of each confound within diagnostic groups, with intervals over people."""
-    rows = []
-    for batch in results.batches:
-        for arm in results.present:
-            if (line := results.find(batch, arm)) is not None:
-                rows.append([str(batch), results.title(arm), *(line.within[n].shown(".3f") for n in CONFOUND_TITLES)])
-    rows.append(["", "random scores", *(f"{results.chance[name]:.3f}" for name in CONFOUND_TITLES)])
-    return Table(["batch", "arm", *(f"{title} ↓" for title in CONFOUND_TITLES.values())], rows)
+    last = ["random scores", *(f"{results.chance[name]:.3f}" for name in CONFOUND_TITLES)]
+    return _by_line(results, _CORRELATIONS, lambda line: [line.within[n].shown(".3f") for n in CONFOUND_TITLES], last)
 
 
 def groups_table(results: Results) -> Table:
     """Accuracy on the test folds in each diagnostic group."""
-    rows = []
-    for batch in results.batches:
-        for arm in results.present:
-            if (line := results.find(batch, arm)) is not None:
-                rows.append([str(batch), results.title(arm), *(line.group(g).shown(".1%") for g in GROUPS)])
-    return Table(["batch", "arm", *GROUPS], rows)
+    return _by_line(results, GROUPS, lambda line: [line.group(group).shown(".1%") for group in GROUPS])
+
+
+def _by_line(
+    results: Results, heads: Sequence[str], cells: Callable[[Line], list[str]], last: Sequence[str] = ()
+) -> Table:
+    rows = [[str(line.batch), results.title(line.arm), *cells(line)] for line in results.shown]
+    return Table(["batch", "arm", *heads], [*rows, ["", *last]] if last else rows)
 
 
 def oracle_table(results: Results) -> Table:
