@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deconfound.auditing.words import STATISTICS, network_name
+from deconfound.auditing.words import STATISTICS, network_name, shown
 
 _LOWER_IS_BETTER = frozenset({"mean_absolute_error", "brier_score", "calibration_error"})
 
@@ -81,7 +81,7 @@ def _detectable_sentence(content: Mapping[str, Any], measure: str) -> str:
     sets = of_line(content["lines"][0], measure)["sets"]
     # An interval reaches t errors either way; t + .84 errors are found four times in five.
     smallest = widths[len(widths) // 2] / 2 * 1.4
-    return f"With {sets} test sets, differences of about {_number(smallest)} and more can be shown."
+    return f"With {sets} test sets, differences of about {shown(smallest)} and more can be shown."
 
 
 def _left_sentence(content: Mapping[str, Any], space: str, confound: str) -> str:
@@ -92,14 +92,14 @@ def _left_sentence(content: Mapping[str, Any], space: str, confound: str) -> str
         return no if space == "outputs" else ""
     less = [network_name(line["name"]) for line in lines[1:] if sign_of(of_line(line, key)["difference"]) < 0]
     base = network_name(content["base"])
-    start = f"Of {confound}, {base} leaves dcor² {_number(values[0][1]['mean'])} in its {space}"
+    start = f"Of {confound}, {base} leaves dcor² {shown(values[0][1]['mean'])} in its {space}"
     if space == "features":
         return f"{start}; measurably less: {_listing(less)}." if less else ""
     least = min(values, key=lambda item: float(item[1]["mean"]))
     if least[0] == content["base"]:
         return f"{start}, the least of all."
     measurable = f"measurably less: {_listing(less)}" if less else "no difference is measurable"
-    return f"{start}, {network_name(least[0])} the least with {_number(least[1]['mean'])}; {measurable}."
+    return f"{start}, {network_name(least[0])} the least with {shown(least[1]['mean'])}; {measurable}."
 
 
 def of_line(line: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -118,14 +118,9 @@ def sign_of(item: Mapping[str, Any]) -> int:
 
 def with_interval(item: Mapping[str, Any], sign: bool = False, key: str = "mean") -> str:
     """A value and its interval as text."""
-    if item[key] is None:
-        return "–"
-    mean = _number(item[key], sign)
-    return mean if item["low"] is None else f"{mean} ({_number(item['low'], sign)} to {_number(item['high'], sign)})"
-
-
-def _number(value: float, sign: bool = False) -> str:
-    return f"{value:{'+' if sign else ''}.3f}".replace("-", "−")
+    mean = shown(item[key], sign)
+    none = item[key] is None or item["low"] is None
+    return mean if none else f"{mean} ({shown(item['low'], sign)} to {shown(item['high'], sign)})"
 
 
 def _listing(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Performance where labels and confounds are independent: the same measures under weights of the audited rows."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,8 @@ from deconfound.metrics.resampling import Estimate, Resampling
 PREFIX = "independent_"
 
 
-@dataclass(frozen=True)
-class IndependenceWeights:
-    """Weights of the audited rows under which each label is independent of all confounds.
-
-    Attributes:
-        weights: `(n, labels)`.
-        rows: The effective number of rows under them, the least of the labels'.
-    """
-
-    weights: Tensor
-    rows: float
-
-
-def independence_weights(data: Intake) -> IndependenceWeights | Note:
-    """Overlap weights (entropy weights for numeric labels), fitted to the audited rows; they touch no model.
+def independence_weights(data: Intake) -> Tensor | Note:
+    """`(n, labels)` overlap weights (entropy weights for numeric labels) of the audited rows; they touch no model.
 
     A note where there are none: the confounds decide the label, or too little of it varies within them.
     """
@@ -58,29 +45,29 @@ def independence_weights(data: Intake) -> IndependenceWeights | Note:
             )
     except DeconfoundError as fault:
         return Note("no independent rows", "note", "", f"Performance is not weighted to independence: {fault}")
-    sizes = [effective_size(column) for column in found.weights.T]
-    return IndependenceWeights(torch.from_numpy(found.weights), min(sizes))
+    return torch.from_numpy(found.weights)
 
 
 def independent_performance(
-    given: Answers, found: IndependenceWeights, units: Tensor, resampling: Resampling, folds: Tensor | None = None
+    given: Answers, own: Tensor, units: Tensor, resampling: Resampling, folds: Tensor | None = None
 ) -> list[Estimate]:
-    """Every measure under the weights, with its bootstrap interval, and the effective number of rows.
+    """Every measure under the weights `own`, with its bootstrap interval, and the least effective number of rows.
 
     With several labels each AUC is taken under the weights of its own label; accuracies, which ask for all labels at
     once, are left out.
     """
-    alone = found.weights.shape[1] == 1
+    alone = own.shape[1] == 1
     parts = [given] if alone else [replace(given, scores=(score,)) for score in given.scores]
     functions = [within_folds(part, folds) for part in parts]
 
     def mean(weights: Tensor) -> dict[str, Tensor]:
-        each = [function(weights * own) for function, own in zip(functions, found.weights.T, strict=True)]
+        each = [function(weights * column) for function, column in zip(functions, own.T, strict=True)]
         names = [name for name in each[0] if name != "brier_score"] if alone else ["auc"]
         return {f"{PREFIX}{name}": torch.stack([values[name] for values in each]).nanmean(0) for name in names}
 
     estimates = bootstrapped(mean, len(units), units, resampling).estimates
-    return [*estimates, Estimate(f"{PREFIX}rows", found.rows, len(units))]
+    rows = min(effective_size(column) for column in own.numpy().T)
+    return [*estimates, Estimate(f"{PREFIX}rows", rows, len(units))]
 
 
 def _cells(item: Column) -> NDArray[Any]:

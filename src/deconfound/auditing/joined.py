@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +27,6 @@ from deconfound.auditing.result import Audit
 from deconfound.design.table import absent
 from deconfound.errors import OptionError, TableError
 from deconfound.metrics.columns import column
-
-
-@dataclass(frozen=True)
-class Files:
-    """Which files are read and joined.
-
-    Attributes:
-        predictions: One for each model, or one for all.
-        table: The table of people, if not in the predictions.
-        features: Hidden features, if any.
-        id: The column that joins them; found by its name if None.
-        text: Columns whose cells stay text.
-    """
-
-    predictions: Sequence[Path]
-    table: Path | None
-    features: Path | None
-    id: str | None
-    text: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Given:
-    """What an audit is called with, all in the rows of the first file of predictions."""
-
-    models: dict[str, NDArray[Any]]
-    columns: Columns
-    features: dict[str, NDArray[Any]] | None
-    classes: tuple[str, ...] = ()
-    positive: dict[str, str] = field(default_factory=dict)
 
 
 def audit_files(
@@ -93,60 +62,34 @@ def audit_files(
         classes: class of each output column; by default what the names of the columns say, else the sorted order.
         options: types, permutations, bootstraps, seed, embedding and progress, as in `audit`.
     """
-    files = Files(
-        [Path(path) for path in predictions],
-        None if table is None else Path(table),
-        None if features is None else Path(features),
-        id,
-        [name for name in (id, person) if name],
-    )
-    roles = [*confounds, *labels, *(name for name in (person, fold) if name)]
-    given = gather(files, roles, outputs, models or {}, labels)
+    text = [name for name in (id, person) if name]
+    paths, people = [Path(path) for path in predictions], None if table is None else Path(table)
+    contents, base, key = _opened(paths, people, id, text)
+    first, roles = contents[0], [*confounds, *labels, *(name for name in (person, fold) if name)]
+    arrays: dict[str, NDArray[Any]] = {}
+    chosen: dict[str, list[str]] = {}
+    for content, name in zip(contents, _names(paths), strict=True):
+        order = matched_rows(first, content, key)
+        found = _models(content, name, outputs, models or {}, {*roles, key or ""}, chosen)
+        twice = [model for model in found if model in arrays]
+        if twice:
+            raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
+        arrays |= {model: values[order] for model, values in found.items()}
+    columns = _columns(base, roles, matched_rows(first, base, key), first)
+    hidden = None if features is None else _features(Path(features), text, first, key, list(arrays))
+    order_of_classes, high = _said_by_names(chosen, first, columns, labels)
     return audit(
-        given.models,
-        given.columns,
+        arrays,
+        columns,
         confounds=confounds,
         labels=labels,
         person=person,
-        features=given.features,
+        features=hidden,
         fold=fold,
-        positive={**given.positive, **(positive or {})},
-        classes=classes or given.classes,
+        positive={**high, **(positive or {})},
+        classes=classes or order_of_classes,
         **options,
     )
-
-
-def gather(
-    files: Files,
-    roles: Sequence[str],
-    outputs: Sequence[str] = (),
-    named: Mapping[str, Sequence[str]] | None = None,
-    labels: Sequence[str] = (),
-) -> Given:
-    """Read and join all files.
-
-    Args:
-        files: Which.
-        roles: Columns of confounds, labels, person and fold.
-        outputs: Columns of outputs; those that are called so if empty.
-        named: Columns of outputs by model name, for several models in one file.
-        labels: Those of the roles that are labels; what names of columns say about them is read.
-    """
-    contents, base, key = _opened(files)
-    first = contents[0]
-    models: dict[str, NDArray[Any]] = {}
-    chosen: dict[str, list[str]] = {}
-    for content, name in zip(contents, _names(files.predictions), strict=True):
-        order = matched_rows(first, content, key)
-        found = _models(content, name, outputs, named or {}, {*roles, key or ""}, chosen)
-        twice = [model for model in found if model in models]
-        if twice:
-            raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
-        models |= {model: values[order] for model, values in found.items()}
-    columns = _columns(base, roles, matched_rows(first, base, key), first)
-    hidden = _features(files, first, key, list(models)) if files.features else None
-    classes, positive = _said_by_names(chosen, first, columns, labels)
-    return Given(models, columns, hidden, classes, positive)
 
 
 def _said_by_names(
@@ -180,18 +123,20 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return dict(item.split("=", 1) for item in given)
 
 
-def _opened(files: Files) -> tuple[list[Content], Content, str | None]:
+def _opened(
+    paths: Sequence[Path], table: Path | None, id: str | None, text: Sequence[str]
+) -> tuple[list[Content], Content, str | None]:
     """The predictions, the file with the table, and the column that joins them, which is read as text."""
-    contents, base = _read(files, files.text)
-    key = id_column(files.id, [*contents, base] if files.table else contents)
-    if key is not None and key not in files.text:
-        contents, base = _read(files, [*files.text, key])
+
+    def read(text: Sequence[str]) -> tuple[list[Content], Content]:
+        contents = [read_file(path, text) for path in paths]
+        return contents, read_file(table, text) if table else contents[0]
+
+    contents, base = read(text)
+    key = id_column(id, [*contents, base] if table else contents)
+    if key is not None and key not in text:
+        contents, base = read([*text, key])
     return contents, base, key
-
-
-def _read(files: Files, text: Sequence[str]) -> tuple[list[Content], Content]:
-    contents = [read_file(path, text) for path in files.predictions]
-    return contents, read_file(files.table, text) if files.table else contents[0]
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -240,11 +185,11 @@ def _models(
     return {model: stacked(file, columns) for model, columns in groups.items()}
 
 
-def _features(files: Files, first: Content, key: str | None, models: list[str]) -> dict[str, NDArray[Any]]:
+def _features(
+    path: Path, text: Sequence[str], first: Content, key: str | None, models: list[str]
+) -> dict[str, NDArray[Any]]:
     """Features by model name; a file with one array belongs to the one model, or to all of them."""
-    assert files.features is not None
-    path = files.features
-    content = read_file(path, [*files.text, *([key] if key else [])])
+    content = read_file(path, [*text, *([key] if key else [])])
     order = matched_rows(first, content, key if key in content.columns else None)
     if content.columns:
         numeric = [values for name, values in content.columns.items() if name != key and values.dtype.kind == "f"]

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deconfound.auditing.html import Markup, asset, html_page, html_table, safe, scrolling, section
-from deconfound.auditing.performance_page import figures_section, performance_section, shown
-from deconfound.auditing.words import RESAMPLES, STATISTICS
+from deconfound.auditing.performance_page import figures_section, performance_section
+from deconfound.auditing.words import RESAMPLES, STATISTICS, shown
 
 _SIGNS = {"strong": "●", "clear": "●", "weak": "◐", "faint": "◔", "none found": "○", "no answer": "–"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from deconfound.auditing.figures import Curve, Dot, Figure, curves, scatter, spreads
 from deconfound.auditing.html import Markup, html_table, safe, section
-from deconfound.auditing.words import STATISTICS
+from deconfound.auditing.words import STATISTICS, shown
 from deconfound.metrics.differences import DETECTABLE
 
 _ON_ROWS = ("auc", "balanced_accuracy", "accuracy", "brier_score", "calibration_error", "equal_error_rate",
@@ -50,9 +50,9 @@ def _pivot(
         return ""
     cells = {(tuple(row[field] for field in down), across(row)): row for row in rows}
     columns = names or list(dict.fromkeys(name for _, name in cells))
-    shown = cell or _value
+    as_cell = cell or _value
     body = [
-        [*line, *(shown(cells.get((line, name))) for name in columns)] for line in dict.fromkeys(k for k, _ in cells)
+        [*line, *(as_cell(cells.get((line, name))) for name in columns)] for line in dict.fromkeys(k for k, _ in cells)
     ]
     above = f"<h3>{safe(title)}</h3><p class='lead'>{safe(lead)}</p>" if title else ""
     return above + html_table([*down, *columns], body, label=title or "Performance on all rows")
@@ -163,9 +163,9 @@ def part_figures(title: str, found: Mapping[str, Any]) -> Iterator[Figure]:
         ("calibration", "calibration", ("predicted probability", "observed share")),
     ):
         for name, lines in found.get(kind, {}).items():
-            shown = [Curve(_line_name(line), line["x"], line["y"], kind == "calibration") for line in lines]
-            if shown:
-                yield curves(f"{title}: {what}" + (f" by {name}" if name else ""), shown, axes)
+            drawn = [Curve(_line_name(line), line["x"], line["y"], kind == "calibration") for line in lines]
+            if drawn:
+                yield curves(f"{title}: {what}" + (f" by {name}" if name else ""), drawn, axes)
     if "predicted" in found:
         dots = [Dot("", x, y) for x, y in zip(found["predicted"]["x"], found["predicted"]["y"], strict=True)]
         yield scatter(f"{title}: predicted against true", dots, ("true", "predicted"), named=False)
@@ -184,11 +184,6 @@ def _value(row: Mapping[str, Any] | None) -> Markup:
         return Markup("–")
     reach = "" if row["low"] is None else f"<small>{shown(row['low'])} to {shown(row['high'])}</small>"
     return Markup(f"{shown(row['value'])}{reach}")
-
-
-def shown(value: float | None) -> str:
-    """A number with three digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.3f}".replace("-", "−")
 
 
 _STRATA = """<p class="lead">Dashed lines: the figure over all rows; grey: what the confounds alone reach. A model

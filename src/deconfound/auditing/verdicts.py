@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deconfound.auditing.records import AuditRow, Grade, Note, Verdict
+from deconfound.auditing.words import shown
 from deconfound.metrics.resampling import holm
 
 LEVEL = 0.05
@@ -39,7 +40,7 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
     detectable = _detectable(main)
     if grade == "none found" and detectable == detectable:
         sentences.append(
-            f"People like these would show a dcor² of {_number(detectable)} or more (that of two normal variables with "
+            f"People like these would show a dcor² of {shown(detectable)} or more (that of two normal variables with "
             f"correlation {_correlation_like(detectable):.2f}) four times in five; less could be missed."
         )
     return Verdict(
@@ -99,22 +100,18 @@ def _correlation_like(dcor_sqr: float) -> float:
 def _main_sentence(row: AuditRow, grade: Grade) -> str:
     given = "" if row.statistic == "dcor_sqr" else " once the label is known"
     verb = "depend" if row.p <= LEVEL else "do not measurably depend"
-    reach = f"95 % confidence interval {_number(row.low)} to {_number(row.high)}"
+    reach = f"95 % confidence interval {shown(row.low)} to {shown(row.high)}"
     return (
-        f"The {row.space} {verb} on {row.confound}{given}: dcor² is {_number(row.value)} "
+        f"The {row.space} {verb} on {row.confound}{given}: dcor² is {shown(row.value)} "
         f"({reach if row.low == row.low else 'too few rows for an interval'}), where independent data stay below "
-        f"{_number(row.independent)} in 95 of 100 cases (p = {row.p:.3f})."
+        f"{shown(row.independent)} in 95 of 100 cases (p = {row.p:.3f})."
     )
 
 
 def _probe_sentence(row: AuditRow) -> str:
     kind = "linear" if row.statistic.startswith("linear") else "non-linear"
     measure = "R²" if row.statistic.endswith("r2") else "AUC"
-    numbers = f"{measure} {_number(row.value)}; what the label alone gives: {_number(row.chance)}"
+    numbers = f"{measure} {shown(row.value)}; what the label alone gives: {shown(row.chance)}"
     if row.p <= PROBE_LEVEL:
         return f"A {kind} probe reads some of it ({numbers})."
     return f"A {kind} probe reads no more than the label gives ({numbers})."
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")

@@ -188,3 +188,8 @@ RESAMPLES = (
 def network_name(model: str) -> str:
     """How a sentence calls a model: the method `none` trains the plain network."""
     return "the plain network" if model == PLAIN_NETWORK else model
+
+
+def shown(value: float | None, sign: bool = False) -> str:
+    """A number with three digits; a dash where there is none."""
+    return "–" if value is None else f"{value:{'+' if sign else ''}.3f}".replace("-", "−")

@@ -20,7 +20,7 @@ from deconfound.metrics.checks import codes_of, matrix
 from deconfound.metrics.columns import Column, cells_of
 from deconfound.metrics.correlation import unit_length
 from deconfound.metrics.permutations import movable, permuted_rows
-from deconfound.metrics.resampling import Estimate, Resampling, from_null
+from deconfound.metrics.resampling import Estimate, Resampling, estimate
 from deconfound.metrics.residual_tests import NEIGHBOURS, residuals
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _test(
         return nothing
     orders = permuted_rows(strata, people, resampling.permutations, resampling.generator(), values)
     found = _r_squared(outputs, basis, torch.cat([torch.arange(len(outputs))[None], orders]))
-    return from_null(statistic, float(found[0]), len(outputs), wider * found[1:], movable(values, orders))
+    return estimate(statistic, float(found[0]), len(outputs), wider * found[1:], movable=movable(values, orders))
 
 
 def _r_squared(outputs: Tensor, basis: Tensor, orders: Tensor) -> Tensor:

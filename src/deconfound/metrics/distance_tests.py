@@ -11,7 +11,7 @@ from deconfound.metrics.checks import codes_of, ordinary, samples
 from deconfound.metrics.conditional import SMALLEST_GROUP
 from deconfound.metrics.pairs import distances
 from deconfound.metrics.permutations import movable, permuted_rows
-from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate
+from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate, interval
 from deconfound.metrics.sorted_pairs import row_sums, sorted_products
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ class Draws:
         """The value with its interval and p-value."""
         if not self.n:
             return Estimate(statistic, float("nan"), 0)
-        return estimate(
-            statistic, self.value, self.n, self.null, self.replicates, least=-1, most=1, movable=self.movable
-        )
+        ends = interval(self.value, self.replicates, -1, 1)
+        return estimate(statistic, self.value, self.n, self.null, ends, self.movable)
 
 
 def dcor_test(

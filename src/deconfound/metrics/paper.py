@@ -13,7 +13,7 @@ from deconfound.metrics.resampling import (
     absolute_interval,
     bootstrap_weights,
     estimate,
-    from_null,
+    interval,
 )
 
 
@@ -27,9 +27,8 @@ def paper_test(
         draws = [dcor_draws(logit[:, None], confound.encoded, folds, units, resampling) for logit in outputs.T]
         null = torch.stack([draw.null for draw in draws]).mean(0)
         replicates = torch.stack([draw.replicates for draw in draws]).mean(0)
-        return estimate(
-            statistic, found.value, len(outputs), null, replicates, least=-1, most=1, movable=draws[0].movable
-        )
+        ends = interval(found.value, replicates, -1, 1)
+        return estimate(statistic, found.value, len(outputs), null, ends, draws[0].movable)
     generator = resampling.generator()
     orders = permuted_rows(folds, units, resampling.permutations, generator, confound.values)
     ones = torch.ones(1, len(outputs), dtype=torch.float64)
@@ -37,8 +36,8 @@ def paper_test(
     null = _signed_pearson(outputs, target[orders], ones, folds).abs().mean(1)
     weights = bootstrap_weights(folds, units, resampling.bootstraps, generator).double()
     signed, replicates = (_signed_pearson(outputs, target[None], drawn, folds) for drawn in (ones, weights))
-    low, high = absolute_interval(signed[0], replicates)
-    return from_null(statistic, found.value, len(outputs), null, movable(confound.values, orders), low, high)
+    ends = absolute_interval(signed[0], replicates)
+    return estimate(statistic, found.value, len(outputs), null, ends, movable(confound.values, orders))
 
 
 def _signed_pearson(outputs: Tensor, targets: Tensor, weights: Tensor, folds: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from deconfound.metrics.columns import Column
 from deconfound.metrics.linear_models import ridge
 from deconfound.metrics.performance import auc, r_squared, weighted_auc
 from deconfound.metrics.permutations import movable, permuted_rows
-from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate, person_folds
+from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate, interval, person_folds
 
 if TYPE_CHECKING:
     from deconfound.metrics.checks import Samples
@@ -74,9 +74,8 @@ def probe(
     weights = bootstrap_weights(cells, people, resampling.bootstraps, generator)
     replicates = _weighted_scores(held_out[0], targets[0], fold, target, weights.double())
     metric = "r2" if target.kind == "numeric" else "auc"
-    return estimate(
-        f"{kind}_probe_{metric}", float(values[0]), len(rows), values[1:], replicates, most=1.0, movable=moved
-    )
+    ends = interval(float(values[0]), replicates, most=1.0)
+    return estimate(f"{kind}_probe_{metric}", float(values[0]), len(rows), values[1:], ends, moved)
 
 
 def _standardised(x: Tensor) -> Tensor:

@@ -97,7 +97,9 @@ def p_value(observed: float | Tensor, null: Tensor) -> float:
     return (1 + int((null >= float(observed) - slack).sum())) / (1 + len(null))
 
 
-def interval(value: float, replicates: Tensor, least: float, most: float) -> tuple[float, float]:
+def interval(
+    value: float, replicates: Tensor, least: float = -float("inf"), most: float = float("inf")
+) -> tuple[float, float]:
     """The percentile interval of the replicates, moved so that their mean falls on the value.
 
     Rows drawn twice have distance zero, and absolute values fold at zero: both shift the replicates off the
@@ -135,28 +137,14 @@ def absolute_interval(values: Tensor, replicates: Tensor) -> tuple[float, float]
 
 
 def estimate(
-    statistic: str,
-    value: float,
-    n: int,
-    null: Tensor,
-    replicates: Tensor,
-    least: float = float("-inf"),
-    most: float = float("inf"),
-    movable: int = -1,
-) -> Estimate:
-    """Put a value together with its permuted values and its bootstrap replicates."""
-    return from_null(statistic, value, n, null, movable, *interval(value, replicates, least, most))
-
-
-def from_null(
-    statistic: str, value: float, n: int, null: Tensor, movable: int, low: float = NAN, high: float = NAN
+    statistic: str, value: float, n: int, null: Tensor, interval: tuple[float, float] = (NAN, NAN), movable: int = -1
 ) -> Estimate:
     """Put a value together with its permuted values and its interval; where no row can move there is no p-value."""
     if movable == 0:
-        return Estimate(statistic, value, n, low, high, movable=0)
+        return Estimate(statistic, value, n, *interval, movable=0)
     null = null.double()
     p, chance, independent = p_value(value, null), float(null.mean()), float(null.quantile(LEVEL))
-    return Estimate(statistic, value, n, low, high, p, chance, independent, movable)
+    return Estimate(statistic, value, n, *interval, p, chance, independent, movable)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
