@@ -23,14 +23,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Panel:
-    """One measure of every model.
-
-    Attributes:
-        title: What is measured.
-        note: Which direction is good, or what the line stands for.
-        dots: One for each model.
-        line: Where a vertical line stands, such as no difference.
-    """
+    """One measure of every model: a dot for each, a note on what is good, and where a vertical line stands."""
 
     title: str
     note: str

@@ -45,11 +45,8 @@ class Left:
 def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *, logits: bool) -> Left:
     """What is left of a confound in the outputs: distance correlations, probes and tests, in the order of a report.
 
-    Args:
-        given: the rows.
-        labels: the label columns at these rows; with none, everything is marginal.
-        resampling: permutations and bootstrap samples; probes take a tenth of the permutations, at least 99.
-        logits: whether the paper's per-logit measure makes sense.
+    Without labels everything is marginal. Probes take a tenth of the permutations, at least 99. `logits`: whether the
+    paper's per-logit measure makes sense.
     """
     n = len(given.outputs)
     if n < SMALLEST_GROUP or len(torch.unique(given.confound.values)) < 2:

@@ -14,6 +14,8 @@ from deconfound.design.codecs import Codec, Coded, NumericCodec, weighted_moment
 from deconfound.design.terms import Interaction, Linear, Polynomial, Spline, Term, from_data, sources, to_data
 from deconfound.errors import Fault, TableError
 
+_LISTS = ("labels", "mean", "sd", "unit", "knots")
+
 
 class TooFarError(TableError):
     """A value is so far from the training rows that its standardised form overflows."""
@@ -92,7 +94,7 @@ def fit_term(
         text = f"{term} must have values and powers within the range of numbers; got {name!r}, which leaves it."
         raise TableError(Fault("not finite", name, text, advice="Change its units, correct it, or use a lower power."))
     labels = _labels(term, codecs, factors)
-    return FittedTerm(term, labels, tuple(mean), tuple(sd), tuple(unit), knots, factors)
+    return FittedTerm(term, labels, *(tuple(values.tolist()) for values in (mean, sd, unit)), knots, factors)
 
 
 def _raw(
@@ -189,25 +191,11 @@ def _labels(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, 
 
 def fitted_to_data(fitted: FittedTerm) -> dict[str, Any]:
     """A fitted term as JSON-safe data."""
-    return {
-        "term": to_data(fitted.term),
-        "labels": list(fitted.labels),
-        "mean": [float(value) for value in fitted.mean],
-        "sd": [float(value) for value in fitted.sd],
-        "unit": [float(value) for value in fitted.unit],
-        "knots": list(fitted.knots),
-        "factors": [fitted_to_data(factor) for factor in fitted.factors],
-    }
+    lists = {name: list(getattr(fitted, name)) for name in _LISTS}
+    return {"term": to_data(fitted.term), **lists, "factors": [fitted_to_data(factor) for factor in fitted.factors]}
 
 
 def fitted_from_data(data: dict[str, Any]) -> FittedTerm:
     """The fitted term that `fitted_to_data` wrote."""
-    return FittedTerm(
-        from_data(data["term"]),
-        tuple(data["labels"]),
-        tuple(data["mean"]),
-        tuple(data["sd"]),
-        tuple(data["unit"]),
-        tuple(data["knots"]),
-        tuple(fitted_from_data(factor) for factor in data["factors"]),
-    )
+    factors = tuple(fitted_from_data(factor) for factor in data["factors"])
+    return FittedTerm(from_data(data["term"]), *(tuple(data[name]) for name in _LISTS), factors)

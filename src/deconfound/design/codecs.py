@@ -148,14 +148,9 @@ def assumed(codecs: Mapping[str, Codec], columns: Mapping[str, NDArray[Any]]) ->
 def fit_codec(
     name: str, values: NDArray[Any], forced: Kind | None, missing: Policy, weight: NDArray[np.float64]
 ) -> tuple[Codec, list[DesignNote]]:
-    """Infer the kind of a column and learn its mean and sd, or its levels; with what should be known about it.
+    """Learn a column's mean and sd under `weight (n,)`, or its levels; with what should be known about it.
 
-    Args:
-        name: Of the column.
-        values: `(n,)`.
-        forced: The kind, where the user names it.
-        missing: Whether empty cells are an error.
-        weight: `(n,)`, which the mean and sd of a numeric column are taken under.
+    The kind is `forced`, where the user names it, or inferred from the values.
     """
     kind, notes = (forced, []) if forced else _infer(name, values)
     if kind == "numeric":

@@ -105,14 +105,7 @@ def diagnose(
     keep: Mapping[str, Sequence[int]],
     level_counts: Mapping[str, Mapping[str, int]],
 ) -> Diagnosis:
-    """Diagnose from the covariance of the standardised columns.
-
-    Args:
-        gram: `(p, p)`, MᵀM / n of the standardised training rows.
-        confounds: For each confound term, its positions in M.
-        keep: The same for keep.
-        level_counts: For each categorical column, the rows at each level.
-    """
+    """Diagnose from `gram (p, p)`, the covariance of the standardised columns, and the positions of each term in it."""
     everything = [index for columns in confounds.values() for index in columns]
     explained = tuple(
         Explained(

@@ -39,15 +39,10 @@ def cell_shares(cells: NDArray[np.intp], codes: NDArray[np.intp], classes: int) 
 
 
 def fit_logistic(columns: Array, codes: NDArray[np.intp], classes: int) -> LogisticFit:
-    """Maximum likelihood without a penalty, by Newton's method with step halving.
+    """Maximum likelihood without a penalty, by Newton's method with step halving, of `codes (n,)` on `columns (n, k)`.
 
     Without a penalty the score equations hold exactly, `Σᵢ (yᵢ − eᵢ) xᵢ = 0`, which for two classes is what makes
-    overlap weights balance every column's mean.
-
-    Args:
-        columns: `(n, k)`, standardised.
-        codes: `(n,)`, the class of each row.
-        classes: How many there are.
+    overlap weights balance every column's mean. The columns are standardised.
     """
     independent, kept = _independent(columns)
     x = _with_intercept(independent)
@@ -83,13 +78,8 @@ def fit_logistic(columns: Array, codes: NDArray[np.intp], classes: int) -> Logis
 def entropy_weights(y: Array, columns: Array, y_names: tuple[str, ...], names: tuple[str, ...]) -> Array:
     """`(n,)`, mean 1: the weights nearest to equal ones with `E_w[y c] = E_w[y] E_w[c]` and the means of both kept.
 
-    The dual of minimising `Σ w log w` under these constraints is convex: `log Σ exp(gᵢ λ)`, by Newton's method.
-
-    Args:
-        y: `(n, l)`, the label's columns, standardised.
-        columns: `(n, k)`, the confounds', standardised.
-        y_names: For the error.
-        names: For the error.
+    The dual of minimising `Σ w log w` under these constraints is convex: `log Σ exp(gᵢ λ)`, by Newton's method. Both
+    `y (n, l)` and `columns (n, k)` are standardised; their names are for the error.
     """
     products = (y[:, :, None] * columns[:, None, :]).reshape(len(y), -1)
     labels = [*names, *y_names, *(f"{a} × {b}" for a in y_names for b in names)]

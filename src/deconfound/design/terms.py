@@ -160,25 +160,18 @@ def source_columns(terms: Sequence[Term]) -> list[str]:
     return list(dict.fromkeys(name for term in terms for name in sources(term)))
 
 
+_KINDS: dict[str, type[Term]] = {kind.__name__.lower(): kind for kind in (Linear, Polynomial, Spline, Interaction)}
+
+
 def to_data(term: Term) -> dict[str, Any]:
-    """A term as JSON-safe data."""
-    if isinstance(term, Interaction):
-        return {"kind": "interaction", "factors": [to_data(factor) for factor in term.factors]}
-    if isinstance(term, Polynomial):
-        return {"kind": "polynomial", "column": term.column, "degree": term.degree}
-    if isinstance(term, Spline):
-        return {"kind": "spline", "column": term.column, "df": term.df}
-    return {"kind": "linear", "column": term.column}
+    """A term as JSON-safe data: its kind, and its own fields."""
+    own = {"factors": [to_data(factor) for factor in term.factors]} if isinstance(term, Interaction) else vars(term)
+    return {"kind": type(term).__name__.lower(), **own}
 
 
 def from_data(data: dict[str, Any]) -> Term:
     """The term that `to_data` wrote."""
-    match data["kind"]:
-        case "interaction":
-            return Interaction(*(_simple(from_data(factor)) for factor in data["factors"]))  # type: ignore[arg-type]
-        case "polynomial":
-            return Polynomial(data["column"], data["degree"])
-        case "spline":
-            return Spline(data["column"], data["df"])
-        case _:
-            return Linear(data["column"])
+    fields = {name: value for name, value in data.items() if name != "kind"}
+    if data["kind"] == "interaction":
+        return Interaction(*(from_data(factor) for factor in fields["factors"]))  # type: ignore[arg-type]
+    return _KINDS[data["kind"]](**fields)

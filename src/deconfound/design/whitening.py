@@ -30,13 +30,9 @@ class Whitening:
 def whiten(standardised: NDArray[np.float64], confounds: int, weight: NDArray[np.float64]) -> Whitening:
     """Orthonormalise keep first, then what is left of each confound, column by column: `MᵀWM / Σw = I`.
 
-    Args:
-        standardised: `(n, p)`, columns `[C | L]`, centred under the weights.
-        confounds: How many of the columns are C.
-        weight: `(n,)`, how much each row counts.
-
-    Keep comes first, so a direction that both share is credited to keep; a column inside the span of those
-    before it is dropped, and its coefficient is zero.
+    `standardised (n, p)` has columns `[C | L]`, the first `confounds` of them C, centred under `weight (n,)`. Keep
+    comes first, so a direction that both share is credited to keep; a column inside the span of those before it is
+    dropped, and its coefficient is zero.
     """
     n, p = standardised.shape
     standardised = standardised * np.sqrt(weight / weight.sum())[:, None]

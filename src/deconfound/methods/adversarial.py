@@ -215,13 +215,7 @@ def target_columns(confound: Confound) -> Tensor:
 
 
 def squared_correlation(predictions: Tensor, truths: Tensor, weights: Tensor) -> Tensor:
-    """The squared correlation of each column with its truth over weighted rows, averaged over the truths that vary.
-
-    Args:
-        predictions: `(n, k)`.
-        truths: `(n, k)`.
-        weights: `(n,)`.
-    """
+    """The squared correlation of columns and truths `(n, k)`, weighted by `(n,)`, averaged over truths that vary."""
     share = (weights / weights.sum().clamp(min=1))[:, None]
     a = predictions - (share * predictions).sum(0)
     b = truths - (share * truths).sum(0)

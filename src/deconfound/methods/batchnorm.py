@@ -90,12 +90,8 @@ class ChannelNorm(nn.Module):
 def weighted_batch_norm(flat: Tensor, weight: Tensor, norm: nn.BatchNorm1d) -> Tensor:
     """`(x − μ) / √(σ² + ε) · γ + b` with `μ = Σ w x / Σ w` and `σ² = Σ w (x − μ)² / Σ w`; running ones follow them.
 
-    The running variance is unbiased for `(Σ w)² / Σ w²` effective rows. A batch without any weight counts evenly.
-
-    Args:
-        flat: `(n, channels)` or `(n, channels, positions)`.
-        weight: `(n,)`.
-        norm: Whose statistics and parameters are used.
+    Of `flat`, `(n, channels)` or `(n, channels, positions)`. The running variance is unbiased for `(Σ w)² / Σ w²`
+    effective rows. A batch without any weight counts evenly.
     """
     assert norm.running_mean is not None
     assert norm.running_var is not None

@@ -58,13 +58,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Climb(Generic[T]):
-    """What a climb came to.
-
-    Attributes:
-        result: What the chosen training returned.
-        chosen: Its options.
-        tried: Every training, in order.
-    """
+    """What a climb came to: the result of the chosen training, its options, and every training in order."""
 
     result: T
     chosen: Mapping[str, Any]

@@ -36,14 +36,8 @@ def fit_maps(
 ) -> tuple[SiteMaps, Tensor]:
     """Fit combatlearn's ComBat, and read its maps off what it does to a few rows per site; and the rows harmonised.
 
-    Args:
-        x: `(n, d)`.
-        covariates: `(n, c)`, whose effects stay.
-        used: `(c,)`, which of them are known at inference; the others stand at their mean, 0.
-        level: `(n,)`, the site of each row.
-        site: The confound.
-        covbat: Harmonise covariances too.
-        options: Of combatlearn.
+    The effects of `covariates (n, c)` stay; those that are not `used (c,)` are unknown at inference and stand at their
+    mean, 0. `level (n,)` is the site of each row; `options` are combatlearn's.
     """
     frame, series, harmoniser = _combatlearn()
     levels, width = len(site.levels), x.shape[1]

@@ -84,14 +84,7 @@ class CovariateMethod(Method):
 
 
 def marginal(logits: Tensor, offsets: Tensor, share: Tensor, link: Link) -> Tensor:
-    """The logits of the prediction averaged over offsets.
-
-    Args:
-        logits: `(n, k)`.
-        offsets: `(samples, k)`.
-        share: `(samples,)`, the weight of each, of sum 1.
-        link: What makes predictions of logits.
-    """
+    """The logits `(n, k)` of the prediction averaged over offsets `(samples, k)`, of shares `(samples,)`."""
     if link == "identity":
         return logits + share @ offsets
     each = logits[:, None] + offsets

@@ -156,9 +156,7 @@ def distances(values: Tensor) -> Tensor:
 def centred(of_rows: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """Distances less the weighted means of rows and columns, `(n, n)`, and the mean of those between two rows.
 
-    Args:
-        of_rows: `(n, n)`.
-        share: `(n,)`, of sum 1; rows of share 0 take no part.
+    The shares `(n,)` have sum 1; rows of share 0 take no part.
     """
     means = of_rows @ share
     grand = means @ share

@@ -11,12 +11,7 @@ from deconfound.methods.base import Method, Setting
 
 @final
 class NoMethod(Method):
-    """The plain network: `logits = network(x)`.
-
-    Args:
-        network: Any module.
-        setting: Not read.
-    """
+    """The plain network: `logits = network(x)`."""
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "the network as it is"

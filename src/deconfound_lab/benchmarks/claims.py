@@ -10,13 +10,7 @@ from deconfound_lab.benchmarks.jobs import Result, Row, rows
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim and what a run found.
-
-    Attributes:
-        text: The claim.
-        limit: The most that may be found.
-        found: What was found.
-    """
+    """One claim, the most that may be found, and what a run found."""
 
     text: str
     limit: float

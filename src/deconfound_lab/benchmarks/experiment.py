@@ -59,14 +59,7 @@ def plan(
 
 
 class Bench(Cells):
-    """The jobs of one device.
-
-    Args:
-        device: "cpu" or "cuda".
-        jobs: What is measured.
-        quick: Whether its sizes are small.
-        say: Is told each row in a few words.
-    """
+    """The jobs of one device; `say` is told each row in a few words."""
 
     modules: ClassVar[tuple[str, ...]] = ("benchmarks",)
 
@@ -124,19 +117,12 @@ def run(
     progress: Progress | None = None,
     say: Say = lambda text: None,
 ) -> Result:
-    """Measure, and return everything as plain data.
+    """Measure, and return everything as plain data; the first arguments, and `quick`, are those of `plan`.
 
-    Args:
-        device: See `plan`.
-        sections: See `plan`.
-        modes: See `plan`.
-        quick: See `plan`.
-        folder: Where every row is stored as it is measured, and `<device>.json` is written at the end, however the run
-            ends. A run of the same code on the same machine goes on from what is there; None keeps nothing.
-        again: Measure anew what is there.
-        minutes: Begin nothing after so many; what is left out is named under "left_out".
-        progress: Called with (job, done, total).
-        say: Called with a line of text for each row, and for what happens before the first.
+    Every row is stored in `folder` as it is measured, and `<device>.json` is written there at the end, however the run
+    ends; a run of the same code on the same machine goes on from what is there, unless `again` asks for all of it anew.
+    Nothing is begun after so many `minutes`: what is left out is named under "left_out". `progress` is called with
+    (job, done, total), `say` with a line of text for each row.
     """
     jobs = plan(device, sections, modes, quick)
     if minutes is not None and minutes <= 0:

@@ -43,12 +43,7 @@ def jobs(device: str, quick: bool = False, modes: Sequence[str] | None = None) -
 
 @dataclass(frozen=True)
 class Step:
-    """A training step of one method.
-
-    Attributes:
-        train: Trains the network on one batch.
-        loss: Its forward pass.
-    """
+    """A training step of one method, and its forward pass alone."""
 
     train: Callable[[], object]
     loss: Callable[[], Tensor]
@@ -145,12 +140,7 @@ def _plain_step(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) ->
 
 @dataclass(frozen=True)
 class Captured:
-    """A step as one CUDA graph, replayed by each call.
-
-    Attributes:
-        step: Keeps what the graph works on: the optimiser's state belongs to nothing else.
-        graph: The step's kernels.
-    """
+    """A step as one CUDA graph, replayed by each call; the step is kept because the optimiser's state belongs to it."""
 
     step: Callable[[], object]
     graph: torch.cuda.CUDAGraph

@@ -37,7 +37,6 @@ def sections(result: Result) -> list[str]:
         "metrics": _metrics,
         "loading": _loading,
         "checks": _checks,
-        "tiles": _tiles,
     }
     return [make(found) for section, make in makers.items() if (found := rows(result, section))]
 
@@ -161,17 +160,6 @@ def _checks(found: list[Row]) -> str:
     return "### Kernels against float64\n\nRelative errors.\n\n" + table(heads, lines)
 
 
-def _tiles(found: list[Row]) -> str:
-    lines = []
-    for kernel, n, d in dict.fromkeys((row["kernel"], row["n"], row["d"]) for row in found):
-        tried = [row for row in found if (row["kernel"], row["n"], row["d"]) == (kernel, n, d)]
-        tried.sort(key=lambda row: row.get("ratio", 99.0))
-        shown = (f"{'×'.join(str(int(size)) for size in row['tile'])}: {_ratio(row) or 'fault'}" for row in tried)
-        lines.append((kernel, f"{n} × {d:,}", ", ".join(shown)))
-    heads = ("kernel", "samples × features", "rows × features × warps of each configuration")
-    return "### Launch configurations of the kernels\n\nTime over a plain copy.\n\n" + table(heads, lines)
-
-
 def _plain(row: Row) -> str:
     return time(row["seconds"]) if "seconds" in row else ""
 
@@ -203,7 +191,6 @@ def headline(job: str, row: Row) -> str:
     words += [
         f"{key} {row[key]:,}" for key in ("n", "d", "p", "layers", "rows") if key in row and f"{row[key]:,}" not in job
     ]
-    words += ["×".join(str(int(size)) for size in row["tile"])] if "tile" in row else []
     words += [time(row["seconds"])] if "seconds" in row else []
     words += [f"{row['ratio']:.2f} ×"] if "ratio" in row else []
     words += [f"{what} {row[what]:.1e}" for what in ("beta", "residual", "gradient", "eval", "gap") if what in row]

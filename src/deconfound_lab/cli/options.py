@@ -60,16 +60,7 @@ def reproduce_experiment(
 ) -> dict[str, Any] | None:
     """Run an experiment or, to make its report again, only read its results; say how far it is and where the page is.
 
-    Args:
-        kind: The experiment.
-        make: Makes it; not called where only the report is asked for.
-        out: The folder.
-        minutes: See `run_experiment`.
-        jobs: See `run_experiment`.
-        report_only: Whether only the report is made.
-
-    Returns:
-        The results, if there are any.
+    `make` is not called where only the report is asked for. Returns the results, if there are any.
     """
     from deconfound_lab.harness.experiment import remake, run_experiment
     from deconfound_lab.harness.page import REPORT

@@ -25,16 +25,9 @@ COLUMNS = {
 
 
 def write_bids(cohort: Cohort, folder: str | Path, *, jobs: int | None = None, progress: bool = True) -> Path:
-    """Write scans as NIfTI, `participants.tsv`, and the latents in `phenotype/severity.tsv`.
+    """Write scans as NIfTI, `participants.tsv`, and the latents in `phenotype/severity.tsv`, for `open_scans`.
 
-    Args:
-        cohort: The simulated cohort.
-        folder: A new or an empty folder.
-        jobs: Threads that draw volumes; one per core by default.
-        progress: Whether a bar is shown.
-
-    Returns:
-        The folder, for `open_scans`.
+    The folder must be new or empty; `jobs` threads draw volumes, one per core by default.
     """
     need_nibabel()
     import nibabel

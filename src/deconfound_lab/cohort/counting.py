@@ -13,16 +13,7 @@ from deconfound_lab.cohort.people import GROUPS, TABLE_ONE
 
 @dataclass(frozen=True)
 class Line:
-    """One site of a Table 1.
-
-    Attributes:
-        site: Its name.
-        groups: Group → people.
-        women: How many.
-        men: How many.
-        age: Mean.
-        age_sd: Standard deviation.
-    """
+    """One site of a Table 1: people by group, women and men, mean and sd of the ages."""
 
     site: str
     groups: Mapping[str, int]

@@ -26,14 +26,7 @@ _START = {"mci": 0.0, "hiv": 0.0, "age": 55.0, "male": 0.0}
 
 
 def draw_montage(path: str | Path, *, size: int = 64, anatomy: str = "procedural", seed: int = 0) -> Path:
-    """Draw the montage as PNG.
-
-    Args:
-        path: The file.
-        size: Edge of the volumes.
-        anatomy: The base.
-        seed: Whose individual variation the people at the sites have.
-    """
+    """Draw the montage as PNG; people at the sites have the individual variation of this seed."""
     drawing = need("matplotlib.figure", "train")
     if Path(path).suffix.lower() != ".png":
         raise OptionError(f"the montage must be written to a .png; got {str(path)!r}.")

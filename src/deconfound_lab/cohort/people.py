@@ -18,13 +18,7 @@ LABELS = {"CTRL": (0, 0), "MCI": (0, 1), "HIV": (1, 0), "HAND": (1, 1)}
 
 @dataclass(frozen=True)
 class Site:
-    """One line of Table 1.
-
-    Attributes:
-        groups: People in each of `GROUPS`.
-        sexes: Women and men.
-        age: Mean and sd in years.
-    """
+    """One line of Table 1: people in each of `GROUPS`, women and men, mean and sd of the ages in years."""
 
     groups: tuple[int, int, int, int]
     sexes: tuple[int, int]

@@ -54,14 +54,7 @@ def draw(seed: tuple[int, ...], size: int) -> Draws:
 
 
 class Renderer:
-    """Keeps what all people of one size and device share.
-
-    Args:
-        template: The shared brain and its modes.
-        strengths: The sizes of the effects.
-        size: Edge of the volumes.
-        device: Where the arithmetic runs.
-    """
+    """Keeps what all people of one size and device share."""
 
     def __init__(self, template: Template, strengths: Strengths, size: int, device: torch.device) -> None:
         self.strengths, self.size, self.device = strengths, size, device

@@ -26,12 +26,8 @@ MARGIN = 0.018
 class DemoResult:
     """What one network does on images that it has not seen.
 
-    Attributes:
-        logits: Its answers where confound and group go together.
-        accuracy: Where confound and group go together, as in training.
-        accuracy_independent: Where the confound is drawn without regard to the group.
-        dcor2: Bias-corrected squared distance correlation of the first fully connected layer's output with the
-            confound, within each group and averaged.
+    `logits` and `accuracy` are those where confound and group go together, as in training; `dcor2` is that of the first
+    fully connected layer's output with the confound, bias-corrected, within each group and averaged.
     """
 
     logits: Tensor

@@ -14,13 +14,7 @@ from deconfound.training import interval
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its 95 % confidence interval.
-
-    Attributes:
-        mean: Over seeds, over folds, or over all people.
-        low: Lower end.
-        high: Upper end; both are the mean where there is no interval.
-    """
+    """A number and its 95 % confidence interval, whose ends are both the mean where there is none."""
 
     mean: float
     low: float
@@ -45,21 +39,16 @@ def over_seeds(values: Sequence[float]) -> Value:
 def over_folds(values: Mapping[int, float], share: float) -> Value:
     """The mean over folds with the corrected t interval of `deconfound compare`.
 
-    Args:
-        values: By fold.
-        share: Test people for each training person; 0 where trainings do not overlap.
+    `share`: test people for each training person; 0 where trainings do not overlap.
     """
     found = interval(list(values.items()), share)
     return Value(found.mean, found.mean, found.mean) if found.sets < 2 else Value(found.mean, found.low, found.high)
 
 
 def of_draws(value: float, draws: Sequence[float] | NDArray[Any], *, centred: bool = False) -> Value:
-    """A bootstrap interval: the percentiles of replicates.
+    """A bootstrap interval: the percentiles of replicates of people drawn with replacement.
 
-    Args:
-        value: The measure itself.
-        draws: The same measure of people drawn with replacement.
-        centred: Move the interval by the replicates' mean error; a bootstrap adds to a |correlation|.
+    `centred` moves the interval by the replicates' mean error; a bootstrap adds to a |correlation|.
     """
     low, high = np.quantile(draws, [0.025, 0.975]) - (np.mean(draws) - value if centred else 0.0)
     return Value(value, float(low), float(high))

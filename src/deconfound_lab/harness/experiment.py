@@ -31,11 +31,7 @@ class OutOfTime(Exception):
 class Signals:
     """What the computation of a cell may say on its way.
 
-    Args:
-        progress: Called with (what, done, total), if given.
-        key: What is being computed.
-        keep: Stores a part of a result.
-        end: On the monotonic clock, when no time is left; None for never.
+    `keep` stores a part of a result; `end` is when no time is left, on the monotonic clock, None for never.
     """
 
     def __init__(
@@ -110,13 +106,7 @@ class Experiment(Cells):
 
 @dataclass(frozen=True)
 class Run:
-    """How far an experiment is.
-
-    Attributes:
-        results: The content of `results.json`; None where too little is finished.
-        finished: How many cells are.
-        cells: How many there are.
-    """
+    """How far an experiment is: the content of `results.json`, or None where too little is finished, and its cells."""
 
     results: dict[str, Any] | None
     finished: int

@@ -48,14 +48,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what to look for, and what is there.
-
-    Attributes:
-        title: The heading.
-        lead: What to look for.
-        content: A table or a figure.
-        notes: Sentences after it, an item each.
-    """
+    """A heading, what to look for, a table or a figure, and sentences after it, an item each."""
 
     title: str
     lead: str
@@ -75,15 +68,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What an experiment shows.
-
-    Attributes:
-        kicker: A word or two above the title.
-        title: The page's title.
-        summary: One or two sentences: the finding, from the numbers alone.
-        sections: In order.
-        made: Where the numbers come from, a line each.
-    """
+    """What an experiment shows: the summary is the finding, from numbers alone; `made` says where they come from."""
 
     kicker: str
     title: str
@@ -108,15 +93,10 @@ def write_page(page: Page, folder: Path) -> None:
 
 
 def fill(text: str, page: Page, folder: str) -> str:
-    """A page of the docs with new content between its marks.
+    """A page of the docs with new content between its marks; the results' folder is given as seen from the page.
 
     `<!-- begin TITLE -->` and `<!-- end TITLE -->` hold the table or figure of the section of that title;
     `<!-- begin results -->` and `<!-- end results -->` hold all sections and where they come from.
-
-    Args:
-        text: The page of the docs.
-        page: What the results show.
-        folder: The results' folder, seen from the page.
     """
     blocks = {each.title: each.markdown(folder).split("\n\n", 2)[2] for each in page.sections}
     made = ["### Where these numbers come from", f"[All numbers]({folder}/results.json).", *listed(page.made)]

@@ -27,11 +27,7 @@ def origin(seed: int, data: str, modules: Iterable[str]) -> dict[str, Any]:
 
 @cache
 def code_digest(modules: tuple[str, ...]) -> str:
-    """A digest of the library and of some modules of the lab, without comments and docstrings.
-
-    Args:
-        modules: Names below `deconfound_lab`: folders, or files without `.py`.
-    """
+    """A digest of the library and of some modules of the lab (folders or files), without comments and docstrings."""
     library, lab = (Path(str(package.__file__)).parent for package in (deconfound, deconfound_lab))
     files = [path for path in sorted(library.rglob("*.py")) if path.relative_to(library).parts[0] not in _WITHOUT]
     for module in modules:
@@ -44,12 +40,9 @@ def code_digest(modules: tuple[str, ...]) -> str:
 
 
 def made_by(sources: Sequence[Mapping[str, Any]], counts: Sequence[str], modules: Iterable[str]) -> list[str]:
-    """One line for each source: how much comes from it, version, commit, machine, packages, command.
+    """One line for each source, as `origin` gave it: what it made, version, commit, machine, packages, command.
 
-    Args:
-        sources: What `origin` gave.
-        counts: What each of them made, in words.
-        modules: What the experiment depends on; a source with another digest is marked.
+    A source whose digest of the modules is not the present one is marked.
     """
     now = code_digest(tuple(modules))
     lines = []
