@@ -94,7 +94,7 @@ def fit_term(
         text = f"{term} must have values and powers within the range of numbers; got {name!r}, which leaves it."
         raise TableError(Fault("not finite", name, text, advice="Change its units, correct it, or use a lower power."))
     labels = _labels(term, codecs, factors)
-    return FittedTerm(term, labels, *(tuple(values.tolist()) for values in (mean, sd, unit)), knots, factors)
+    return FittedTerm(term, labels, tuple(mean.tolist()), tuple(sd.tolist()), tuple(unit.tolist()), knots, factors)
 
 
 def _raw(
@@ -198,4 +198,5 @@ def fitted_to_data(fitted: FittedTerm) -> dict[str, Any]:
 def fitted_from_data(data: dict[str, Any]) -> FittedTerm:
     """The fitted term that `fitted_to_data` wrote."""
     factors = tuple(fitted_from_data(factor) for factor in data["factors"])
-    return FittedTerm(from_data(data["term"]), *(tuple(data[name]) for name in _LISTS), factors)
+    lists: dict[str, tuple[Any, ...]] = {name: tuple(data[name]) for name in _LISTS}
+    return FittedTerm(from_data(data["term"]), **lists, factors=factors)
