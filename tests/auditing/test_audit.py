@@ -315,6 +315,16 @@ def test_an_audit_without_labels_or_with_a_numeric_label_answers_too():
     assert numeric.verdicts[0].statistic == "residual_dcor_sqr"
 
 
+def test_a_model_of_scores_and_one_of_probabilities_are_compared_by_what_both_have():
+    outputs, table = cohort()
+    scores = outputs["clean"]
+    both = {"scores": scores, "chance": 1 / (1 + np.exp(-scores))}
+    rows = audit(both, table, **ROLES, **QUICK).rows
+    names = {row.statistic for row in rows if row.model == "chance" and row.level == "scores" and not row.confound}
+    assert names == {"auc_difference", "balanced_accuracy_difference", "accuracy_difference"}
+    assert {row.model for row in rows if row.statistic == "brier_score"} == {"chance"}
+
+
 def test_an_audit_of_clean_data_warns_of_nothing():
     outputs, table = cohort()
     with warnings.catch_warnings():

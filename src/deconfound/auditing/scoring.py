@@ -171,6 +171,8 @@ def _differences(
     alone = len(torch.unique(data.units)) == len(data.units)
     base_values = {item.statistic: item.value for item in base_found.estimates}
     for item in found.estimates:
+        if item.statistic not in base_values:  # scores have no Brier score, probabilities have
+            continue
         name, value = item.statistic, item.value - base_values[item.statistic]
         if name == "auc" and alone and given.binary:
             change = delong_difference(given.scores[0][1], base_given.scores[0][1], given.scores[0][2], folds)
