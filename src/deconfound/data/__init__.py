@@ -1,64 +1,43 @@
 """Readers (tables, arrays, scans), the cache of volumes, and the one writer of files."""
 
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
-from deconfound.renamed import imported_when_used
-
-if TYPE_CHECKING:
-    from deconfound.data.cache import (
-        CachedSet,
-        StoredVolumes,
-        VolumeFault,
-        cache_root,
-        store_volumes,
-        unpack,
-    )
-    from deconfound.data.datasets import DatasetSource, open_dataset
-    from deconfound.data.examples import example
-    from deconfound.data.feature_checks import suspicious_features
-    from deconfound.data.features import IDENTIFIERS, open_table
-    from deconfound.data.file_source import FileSource
-    from deconfound.data.files import (
-        digest,
-        file_digest,
-        file_digests,
-        hold,
-        only_one,
-        read_checked,
-        read_json,
-        sweep,
-        write_bytes,
-        write_checked,
-        write_json,
-        write_text,
-        writing,
-    )
-    from deconfound.data.images import open_images
-    from deconfound.data.opening import open_source, reads_files
-    from deconfound.data.progress import progress_bar
-    from deconfound.data.scans import open_scans
-    from deconfound.data.sources import ArraySource, Source, SourceNote, check_finite, open_array, refuse_bomb
-    from deconfound.data.tables import TABLES, csv_text, join_positions, read_table
-    from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
-
-_FILES = {
-    "cache": "CachedSet StoredVolumes VolumeFault cache_root store_volumes unpack",
-    "file_source": "FileSource",
-    "files": "digest file_digest file_digests hold only_one read_checked read_json sweep write_bytes write_checked "
-    "write_json write_text writing",
-    "datasets": "DatasetSource open_dataset",
-    "examples": "example",
-    "feature_checks": "suspicious_features",
-    "features": "IDENTIFIERS open_table",
-    "images": "open_images",
-    "opening": "open_source reads_files",
-    "progress": "progress_bar",
-    "scans": "open_scans",
-    "sources": "ArraySource Source SourceNote check_finite open_array refuse_bomb",
-    "tables": "TABLES csv_text join_positions read_table",
-    "volumes": "Packing check_packing need_nibabel pack robust_scale to_shape",
-}
-__getattr__, __dir__ = imported_when_used(__name__, _FILES)
+from deconfound.data.cache import (
+    CachedSet,
+    StoredVolumes,
+    VolumeFault,
+    cache_root,
+    store_volumes,
+    unpack,
+)
+from deconfound.data.datasets import DatasetSource, open_dataset
+from deconfound.data.examples import example
+from deconfound.data.feature_checks import suspicious_features
+from deconfound.data.features import IDENTIFIERS, open_table
+from deconfound.data.file_source import FileSource
+from deconfound.data.files import (
+    digest,
+    file_digest,
+    file_digests,
+    hold,
+    only_one,
+    read_checked,
+    read_json,
+    sweep,
+    write_bytes,
+    write_checked,
+    write_json,
+    write_text,
+    writing,
+)
+from deconfound.data.images import open_images
+from deconfound.data.opening import open_source, reads_files
+from deconfound.data.progress import progress_bar
+from deconfound.data.scans import open_scans
+from deconfound.data.sources import ArraySource, Source, SourceNote, check_finite, open_array, refuse_bomb
+from deconfound.data.tables import TABLES, csv_text, join_positions, read_table
+from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
+from deconfound.renamed import no_attribute
 
 __all__ = [
     "IDENTIFIERS",
@@ -109,3 +88,7 @@ __all__ = [
     "write_text",
     "writing",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name)
