@@ -11,7 +11,7 @@ from deconfound.methods import WScores
 from deconfound.training import predict
 from deconfound.training.batches import loader, training_batch
 from deconfound.training.fold_data import fold_data
-from deconfound.training.isolated import isolated_folds
+from deconfound.training.isolated import isolated_test_rows
 from deconfound.training.problem import open_problem
 from tests.training import tiny
 
@@ -135,10 +135,7 @@ def test_isolated_test_rows_show_no_tie_and_hold_whole_people(tmp_path):
 def test_too_few_people_for_isolated_test_rows_are_told():
     codes, confounds = np.arange(12.0)[:, None] % 2, np.arange(12.0)[:, None]
     with pytest.raises(TableError, match="must have people enough for 5 test sets of their own; got 12"):
-        isolated_folds(
-            codes, confounds, np.zeros(12, int), np.arange(12), numeric=False, folds=5, validation=0.2, seed=0,
-            rows=np.arange(12),
-        )  # fmt: skip
+        isolated_test_rows(codes, confounds, np.arange(12), np.arange(12), numeric=False, folds=5, seed=0)
 
 
 def without_overlap():

@@ -7,7 +7,7 @@ from deconfound.errors import OptionError, TableError
 from deconfound.training.batches import Order
 from deconfound.training.fold_data import fold_data
 from deconfound.training.problem import open_problem
-from deconfound.training.splits import deal, folds_by_level, kfold, person_codes, stratum_codes
+from deconfound.training.splits import deal, kfold, level_test_rows, person_codes, stratum_codes, with_validation
 from tests.training import tiny
 
 PARTS_OF_0_1 = [
@@ -21,8 +21,8 @@ def divided(frame, person=None, column=None, **options):
     strata, people = stratum_codes([frame["dx"].to_numpy()]), person_codes(frame, person, len(frame))
     if column is None:
         return kfold(strata, people, **options)
-    values, rows = frame[column].to_numpy(), np.arange(len(frame))
-    return folds_by_level(values, strata, people, name=column, validation=0.15, seed=0, rows=rows)
+    rows = np.arange(len(frame))
+    return with_validation(level_test_rows(frame[column].to_numpy(), rows, column), rows, strata, people, 0.15, 0)
 
 
 @pytest.mark.parametrize("scans", [1, 3])

@@ -9,40 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.errors import TableError
-from deconfound.training.splits import Fold, RowNumbers, stratum_codes, with_validation
+from deconfound.training.splits import RowNumbers, TestRows, stratum_codes
 
 DRAWS, EXCHANGES = 100, 400
 
 
-def isolated_folds(
+def isolated_test_rows(
     labels: NDArray[np.float64],
     confounds: NDArray[np.float64],
-    strata: NDArray[Any],
     people: NDArray[Any],
+    rows: RowNumbers,
     *,
     numeric: bool,
     folds: int,
-    validation: float,
     seed: int,
-    rows: RowNumbers,
-) -> tuple[Fold, ...]:
-    """Folds whose test rows show no tie between labels and confounds (confound-isolating sampling, Chyzhyk 2022).
+) -> tuple[TestRows, list[str]]:
+    """Test rows that show no tie between labels and confounds (confound-isolating sampling, Chyzhyk 2022), and notes.
 
     Each test set is drawn from the people that no other test set has, with the table's share of each label. Of many
     random sets of people the one with the weakest tie is kept, and people of the same label are then exchanged as long
     as that weakens it further. Rows that are drawn for the test are missing among the training rows, where the tie
-    rises: each fold's note says by how much.
-
-    Args:
-        labels: `(n, labels)` codes or numbers.
-        confounds: `(n, p)` in numbers.
-        strata: A code for each row, spread evenly over training and validation rows.
-        people: Who each row belongs to; a person is drawn as a whole.
-        numeric: Whether the labels are numbers and not codes of classes.
-        folds: How many test sets; each holds a `2 * folds`-th of the people.
-        validation: The share of each fold's training rows that is held out for early stopping.
-        seed: Of every draw.
-        rows: The rows that are divided.
+    rises: each fold's note says by how much. A test set holds a `2 * folds`-th of the people, each as a whole.
     """
     random = np.random.default_rng(seed)
     units, member = np.unique(people[rows], return_inverse=True)
@@ -73,7 +60,7 @@ def isolated_folds(
         f"{rest:.1%} among the other rows"
         for (_, tested), (tie, rest) in zip(tests, ties, strict=True)
     ]
-    return with_validation(tests, rows, strata, people, validation, seed, notes)
+    return tests, notes
 
 
 class _Sums:

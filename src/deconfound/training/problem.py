@@ -16,9 +16,17 @@ from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
 from deconfound.training.balancing import FoldBalance, balance_fold
 from deconfound.training.checks import SITES, class_faults, column_faults, listed_faults, open_data, setting_faults
-from deconfound.training.isolated import isolated_folds
+from deconfound.training.isolated import isolated_test_rows
 from deconfound.training.losses import criterion
-from deconfound.training.splits import Fold, RowNumbers, folds_by_level, kfold, person_codes, stratum_codes
+from deconfound.training.splits import (
+    Fold,
+    RowNumbers,
+    kfold,
+    level_test_rows,
+    person_codes,
+    stratum_codes,
+    with_validation,
+)
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms
 from deconfound.training.w_scores import w_score_faults
@@ -159,23 +167,16 @@ def _divided(config: Config, source: Source, task: Task, codes: NDArray[np.float
     seed = config.run.seed if splits.seed is None else splits.seed
     if splits.kind == "kfold":
         return kfold(strata, people, folds=splits.folds, validation=splits.validation, seed=seed, rows=rows)
+    notes: list[str] = []
     if splits.kind == "isolated":
-        return isolated_folds(
-            codes,
-            _confound_matrix(config, source, rows),
-            strata,
-            people,
-            numeric=task.kind == "regression",
-            folds=splits.folds,
-            validation=splits.validation,
-            seed=seed,
-            rows=rows,
+        confounds, numeric = _confound_matrix(config, source, rows), task.kind == "regression"
+        tests, notes = isolated_test_rows(
+            codes, confounds, people, rows, numeric=numeric, folds=splits.folds, seed=seed
         )
-    assert splits.column is not None  # checked with the settings
-    values = np.asarray(source.table[splits.column])
-    return folds_by_level(
-        values, strata, people, name=splits.column, validation=splits.validation, seed=seed, rows=rows
-    )
+    else:
+        assert splits.column is not None  # checked with the settings
+        tests = level_test_rows(np.asarray(source.table[splits.column]), rows, splits.column)
+    return with_validation(tests, rows, strata, people, splits.validation, seed, notes)
 
 
 def _confound_matrix(config: Config, source: Source, rows: RowNumbers) -> NDArray[np.float64]:

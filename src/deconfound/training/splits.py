@@ -14,6 +14,8 @@ from deconfound.design.table import is_missing, plain
 from deconfound.errors import OptionError, TableError
 
 RowNumbers = NDArray[np.intp]
+# The name and the test rows of each fold.
+TestRows = list[tuple[str, RowNumbers]]
 
 
 @dataclass(frozen=True)
@@ -69,27 +71,8 @@ def kfold(
     return with_validation(tests, rows, strata, people, validation, seed)
 
 
-def folds_by_level(
-    values: NDArray[Any],
-    strata: NDArray[Any],
-    people: NDArray[Any],
-    *,
-    name: str,
-    validation: float,
-    seed: int,
-    rows: RowNumbers,
-) -> tuple[Fold, ...]:
-    """A fold for each level of a column, whose rows are its test rows: sites left out, or folds that a table names.
-
-    Args:
-        values: The column.
-        strata: A code for each row; its levels are spread evenly over training and validation rows.
-        people: Who each row belongs to.
-        name: What the column is called.
-        validation: The share of each fold's training rows that is held out for early stopping.
-        seed: Of the choice of validation rows.
-        rows: The rows that are divided.
-    """
+def level_test_rows(values: NDArray[Any], rows: RowNumbers, name: str) -> TestRows:
+    """Test rows for each level of the column `name`: sites that are left out, or folds that a table names."""
     empty = [row for row in rows.tolist() if is_missing(values[row])]
     if empty:
         raise TableError(f"splits.column {name!r} must be filled in every row; got {len(empty)} empty cells.")
@@ -97,12 +80,11 @@ def folds_by_level(
     levels = sorted(set(names.tolist()), key=lambda level: (len(level), level) if level.isdigit() else (99, level))
     if len(levels) < 2:
         raise TableError(f"splits.column {name!r} must have two levels or more; got {levels}.")
-    tests = [(level, rows[names == level]) for level in levels]
-    return with_validation(tests, rows, strata, people, validation, seed)
+    return [(level, rows[names == level]) for level in levels]
 
 
 def with_validation(
-    tests: Sequence[tuple[str, RowNumbers]],
+    tests: TestRows,
     rows: RowNumbers,
     strata: NDArray[Any],
     people: NDArray[Any],
