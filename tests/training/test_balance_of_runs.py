@@ -7,9 +7,9 @@ import torch
 
 from deconfound.design.balance import balance
 from deconfound.errors import OptionError, TableError
-from deconfound.methods import WScores
+from deconfound.methods import TrainingBatch, WScores
 from deconfound.training import predict
-from deconfound.training.batches import loader, training_batch
+from deconfound.training.batches import loader
 from deconfound.training.fold_data import fold_data
 from deconfound.training.isolated import isolated_test_rows
 from deconfound.training.problem import open_problem
@@ -50,10 +50,10 @@ def test_a_folds_weights_make_label_and_site_independent_and_whiten_the_design_u
 def test_weights_reach_the_batches_of_training_and_validation(tmp_path):
     data = fold_data(open_problem(config(tmp_path)), 0)
     for part in (data.train, data.validation):
-        got = torch.cat([training_batch(batch).weight for batch in loader(data, part, 40, None)])
+        got = torch.cat([batch["weight"] for batch in loader(data, part, 40, None)])
         assert torch.equal(got, part.weight)
     assert next(iter(data.training())).weight is not None
-    assert training_batch(next(iter(loader(data, data.test, 40, None)))).weight is None
+    assert "weight" not in next(iter(loader(data, data.test, 40, None)))
 
 
 def test_rows_are_drawn_by_their_weight_instead_of_being_weighted(tmp_path):
@@ -157,7 +157,7 @@ def test_a_level_without_weight_for_any_label_is_fitted_with_weight_one_and_not_
         assert torch.equal(part.layer_weight[alone], torch.ones(int(alone.sum())))
         assert not part.weight[alone].any()
         torch.testing.assert_close(part.layer_weight[~alone], part.weight[~alone].mean(1))
-        (batch,) = (training_batch(each) for each in loader(data, part, len(part.rows), None))
+        (batch,) = (TrainingBatch(**each) for each in loader(data, part, len(part.rows), None))
         assert torch.equal(batch.row_weight, part.layer_weight)  # what layers and refit read
     assert torch.equal(next(iter(data.training())).row_weight, data.train.layer_weight[:256])
 

@@ -93,7 +93,7 @@ def test_only_training_rows_are_augmented_in_a_way_that_seed_epoch_and_batch_dec
     def epoch(number, workers=0):
         batches = loader(data, data.train, 16, seed=5, workers=workers)
         batches.sampler.set_epoch(number)
-        return [batch["image"] for batch in batches], {key for _, key in batches.sampler}
+        return [batch["x"] for batch in batches], {key for _, key in batches.sampler}
 
     (first, keys), (again, same), (_, other) = epoch(0), epoch(0, workers=1), epoch(1)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -101,7 +101,7 @@ def test_only_training_rows_are_augmented_in_a_way_that_seed_epoch_and_batch_dec
     assert keys == same
     assert not keys & other
     plain = data.samples(data.validation.rows)
-    assert torch.equal(torch.cat([batch["image"] for batch in loader(data, data.validation, 16, None)]), plain)
+    assert torch.equal(torch.cat([batch["x"] for batch in loader(data, data.validation, 16, None)]), plain)
 
 
 def test_an_augmented_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):

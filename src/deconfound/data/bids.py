@@ -21,14 +21,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Listing:
-    """Scans with their rows, and what did not match.
-
-    Attributes:
-        paths: One for each scan.
-        rows: The row of each, column name → value, None where missing.
-        faults: What is wrong with the matching, each with a path.
-        tables: The files that the rows come from.
-    """
+    """Scans with their rows, what is wrong with the matching, and the files that the rows come from."""
 
     paths: list[Path]
     rows: list[Row]
@@ -39,10 +32,7 @@ class Listing:
 def list_bids(root: Path, table: Columns | None, pattern: str) -> Listing:
     """The scans of a BIDS folder, each with the row of its participant and session.
 
-    Args:
-        root: The folder that holds `participants.tsv` and the `sub-*` folders.
-        table: Used instead of `participants.tsv`; must have `participant_id`, may have `session_id`.
-        pattern: What the names of scans look like, `*_T1w.nii*`.
+    A table instead of `participants.tsv` must have `participant_id`, and may have `session_id`.
     """
     source = root / "participants.tsv" if table is None else root
     columns = read_table(source, TEXT) if table is None else table

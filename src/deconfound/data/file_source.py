@@ -61,19 +61,7 @@ class FileSource:
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read and stored.
-
-    Attributes:
-        what: "scan" or "image".
-        settings: What a stored sample depends on beside its file.
-        stored_shape: Of one sample in the cache.
-        shape: Of one sample as it is read, channels first.
-        dtype: As it is stored.
-        skip_bad: Go on without files that cannot be read or matched, and warn.
-        cache: Where samples are stored.
-        jobs: Threads that read; one per core if None.
-        progress: Whether a bar is shown.
-    """
+    """How files are read and stored: `settings` are what a stored sample depends on beside its file."""
 
     what: str
     settings: dict[str, object]
@@ -97,13 +85,8 @@ def check_reading(jobs: int | None, max_gb: float) -> None:
 def open_files(listing: Listing, read: Callable[[Path], NDArray[Any]], how: Reading) -> FileSource:
     """Read the files of a listing, or take them from the cache.
 
-    Args:
-        listing: Files, rows, and what did not match.
-        read: One file as it is stored; raises `VolumeFault` where it cannot be read.
-        how: Everything else.
-
-    Raises:
-        ScanError: Names every file that cannot be read and every row or file without a partner.
+    `read` gives one file as it is stored, and raises `VolumeFault` where it cannot be read. A `ScanError` names every
+    such file, and every row or file without a partner.
     """
     root, jobs = cache_root(how.cache), how.jobs or min(8, os.cpu_count() or 1)
     content = partial(file_digests, [*listing.paths, *listing.tables], root, jobs)

@@ -30,13 +30,8 @@ def need_nibabel() -> None:
 def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tuple[float, float, float]]:
     """A volume with its axes to the right, to the front and up, and its voxel size in mm.
 
-    Args:
-        path: Any format of nibabel's.
-        max_gb: Refuse a header that claims more gigabytes of float32: a small broken or forged file would otherwise
-            take all memory.
-
-    Raises:
-        VolumeFault: The file is absent, broken, not three-dimensional, without contrast, or its voxels are no numbers.
+    A header that claims more than `max_gb` of float32 is refused: a small broken or forged file would otherwise take
+    all memory. Any other fault of the file is a `VolumeFault` too.
     """
     import nibabel
 

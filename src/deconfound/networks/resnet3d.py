@@ -73,11 +73,6 @@ class ResidualBlock3D(nn.Module):
     """`pool(relu(conv(relu(conv(x))) + project(x)))`: two 3³ convolutions around a shortcut, then a halving.
 
     With a stride, the first convolution and the shortcut halve instead of the pool.
-
-    Args:
-        channels: Of the input.
-        filters: Of the output.
-        halving: "pool" or "stride".
     """
 
     def __init__(self, channels: int, filters: int, halving: Halving = "pool") -> None:

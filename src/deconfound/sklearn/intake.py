@@ -47,14 +47,7 @@ class Roles:
 
 
 def roles_of(X: Any, named: Terms | None, table: Any, keep: Terms = ()) -> Roles:
-    """Decide where the confounds are.
-
-    Args:
-        X: The inputs, as the user gave them.
-        named: The constructor's `confounds`.
-        table: The `confounds` given to `fit`.
-        keep: Columns whose effect is kept, found where the confounds are.
-    """
+    """Where the confounds are, from those `named` in the constructor and the `table` given to `fit`, and the roles."""
     for role, terms in (("confounds", named), ("keep", keep)):
         if isinstance(terms, str):
             raise OptionError(f"{role} must be a list of columns; got the text {terms!r}. Write [{terms!r}].")
@@ -92,14 +85,7 @@ def features_of(X: Any, roles: Roles) -> Any:
 
 
 def numbers_of(estimator: Any, X: Any, roles: Roles, **checks: Any) -> NDArray[Any]:
-    """The features of new rows, after X has been found to be what `fit` saw.
-
-    Args:
-        estimator: The fitted estimator, which knows the names and the number of its columns.
-        X: The inputs, as the user gave them.
-        roles: What `fit` found out.
-        **checks: What scikit-learn's `check_array` asks of the features.
-    """
+    """The features of new rows, after X has been found to be what `fit` saw; `checks` are those of `check_array`."""
     if roles.features is None:
         whole: NDArray[Any] = validate_data(estimator, X, reset=False, **checks)
         return whole
@@ -111,15 +97,7 @@ def numbers_of(estimator: Any, X: Any, roles: Roles, **checks: Any) -> NDArray[A
 
 
 def table_of(X: Any, table: Any, roles: Roles, n: int, caller: str) -> Columns | None:
-    """The confounds of these rows, and the keep columns that are there; None for a model without confounds.
-
-    Args:
-        X: The inputs, as the user gave them.
-        table: The `confounds` given to this call.
-        roles: What `fit` found out.
-        n: The number of rows of X.
-        caller: The method's name, for errors.
-    """
+    """The confounds of these rows, and the keep columns that are there; None for a model without confounds."""
     if roles.origin == "table" and table is None:
         raise TableError(
             f"{caller} must be given the confounds of its rows, since fit was; got none. Write "

@@ -118,14 +118,9 @@ def make_network(
     outputs: int,
     device: torch.device,
 ) -> nn.Module:
-    """A network that nobody else holds, on the device.
+    """A network that nobody else holds, on the device: a copy of a module, what a function or class builds, or an MLP.
 
-    Args:
-        network: A module, which is copied; a function or class called as `network(inputs, outputs)`; or None.
-        hidden: Sizes of the hidden layers of the default network, an MLP.
-        shape: The shape of one sample. A function is given its one size, or the whole shape if it has several.
-        outputs: How many numbers per sample the network returns.
-        device: Where it goes.
+    A function is given the one size of a sample, or the whole shape if it has several axes.
     """
     if network is None:
         made: nn.Module = MLP(shape, outputs, hidden, dropout=0.0)

@@ -1,4 +1,4 @@
-"""Batches of a fold: dicts with `x` or `image`, `label` and `metadata`, in an order that (seed, epoch) decides."""
+"""Batches of a fold: dicts of what a `TrainingBatch` holds, in an order that (seed, epoch) decides."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from deconfound.training.step import in_batches, number_of_batches, shuffled
 from deconfound.training.within import cases_of, paired_batches
 
 Batch = dict[str, Tensor]
-# What a batch holds where the fold has it.
-OPTIONAL = ("controls", "weight", "stratum", "layer_weight")
 
 
 class Rows(Dataset[Batch]):
@@ -27,7 +25,6 @@ class Rows(Dataset[Batch]):
 
     def __init__(self, data: FoldData, part: Part) -> None:
         self.data, self.part = data, part
-        self.key = "x" if len(data.problem.source.shape) == 1 else "image"
 
     def __len__(self) -> int:
         return len(self.part.rows)
@@ -35,30 +32,16 @@ class Rows(Dataset[Batch]):
     def __getitem__(self, asked: Sequence[int] | tuple[Sequence[int], Key]) -> Batch:
         positions, key = asked if isinstance(asked, tuple) else (asked, None)
         chosen = np.asarray(positions, dtype=np.intp)
-        at = torch.from_numpy(chosen)
-        batch = {
-            self.key: self.data.samples(self.part.rows[chosen], key),
-            "label": self.part.target[at],
-            "metadata": self.part.metadata[at],
-        }
-        more = {name: getattr(self.part, name) for name in OPTIONAL}
-        return batch | {name: values[at] for name, values in more.items() if values is not None}
+        return {"x": self.data.samples(self.part.rows[chosen], key), **self.part.at(chosen)}
 
 
 class Order(Sampler[Any]):
     """Positions of each batch, with a key of its own where samples are augmented.
 
-    Rows are divided into batches of nearly equal size. In training the order is drawn from (seed, epoch), and each
-    process takes an equal share of it.
-
-    Args:
-        rows: How many rows there are.
-        batch_size: The most rows of a batch.
-        seed: Of the order; None leaves it alone.
-        draw: The probability by which each row is drawn, with replacement; None takes every row once.
-        pairs: Cases `(rows, labels)` and strata `(rows,)`, for a loss that compares cases and controls of one stratum:
-            each batch then holds pairs of them, as far as there are any.
-        keyed: Whether a key, the same in every process that reads and in a resumed epoch, comes with each batch.
+    Rows are divided into batches of nearly equal size. In training the order is drawn from (seed, epoch), by the
+    probabilities `draw` if there are any, and each process takes an equal share of it; without a seed it is left alone.
+    With `pairs`, cases and strata, each batch holds such pairs as far as there are any (`paired_batches`). A key is the
+    same in every process that reads and in a resumed epoch.
     """
 
     def __init__(
@@ -111,17 +94,10 @@ def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, worker
     )
 
 
-def training_batch(batch: Batch) -> TrainingBatch:
-    """A batch as a method reads it."""
-    x = batch["x"] if "x" in batch else batch["image"]
-    more: dict[str, Any] = {name: batch.get(name) for name in OPTIONAL}
-    return TrainingBatch(x, batch["metadata"], batch["label"], **more)
-
-
 def held_out(batches: Iterable[Batch], device: torch.device) -> Iterator[TrainingBatch]:
     """Validation batches as a method refits on them."""
     for batch in batches:
-        yield training_batch({name: value.to(device) for name, value in batch.items()})
+        yield TrainingBatch(**{name: value.to(device) for name, value in batch.items()})
 
 
 def _rank() -> tuple[int, int]:

@@ -38,13 +38,7 @@ Keyed = dict[tuple[int, int], float]
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a comparison: a method, with a batch size where several are compared.
-
-    Attributes:
-        name: How the report calls it.
-        method: The method.
-        runs: Its runs by seed.
-    """
+    """One line of a comparison: a method, with a batch size where several are compared, and its runs by seed."""
 
     name: str
     method: str

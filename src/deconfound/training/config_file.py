@@ -10,7 +10,7 @@ from typing import Any
 
 from deconfound.errors import OptionError, need
 from deconfound.networks.user_modules import is_own, search_modules_in
-from deconfound.training.checks import listed_faults
+from deconfound.training.checks import listed_faults, validate_config
 from deconfound.training.config import Config, sections
 
 # What pydantic calls a fault, and how a config should have been.
@@ -63,15 +63,9 @@ def _checked(content: dict[str, Any], overrides: Sequence[str], name: str, folde
     if config is not None and folder is not None:
         config = _beside(config, folder)
     if faults or config is None:
-        raise OptionError(listed_faults(name, [*faults, *_data_faults(config)]))
+        more = [] if config is None else validate_config(config)  # as far as the readable part shows it
+        raise OptionError(listed_faults(name, [*faults, *more]))
     return config
-
-
-def _data_faults(config: Config | None) -> list[str]:
-    """What else is wrong, as far as the readable part of a faulty config shows it."""
-    from deconfound.training.checks import validate_config
-
-    return [] if config is None else validate_config(config)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

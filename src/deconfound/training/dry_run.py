@@ -37,11 +37,7 @@ def dry_run(problem: Problem, *, method: bool = True) -> None:
     """Build the network of a run, and its method, once and throw them away: what every fold would say is said once.
 
     A network of the user's own is built only where the config names modules in it or weights: to build it may take
-    long, and its folds say what is wrong with it.
-
-    Args:
-        problem: The run.
-        method: Whether to make the method too; a comparison lets a method that cannot be made fail by itself.
+    long, and its folds say what is wrong with it. A comparison lets a method that cannot be made fail by itself.
     """
     config = problem.config
     asked = config.network

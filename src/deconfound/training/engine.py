@@ -16,8 +16,8 @@ from torch import Tensor
 
 from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError, need
-from deconfound.methods import Criterion, Method
-from deconfound.training.batches import Batch, held_out, loader, training_batch
+from deconfound.methods import Criterion, Method, TrainingBatch
+from deconfound.training.batches import Batch, held_out, loader
 from deconfound.training.fold_data import FoldData
 from deconfound.training.run_folder import load_tensors
 from deconfound.training.step import (
@@ -47,12 +47,7 @@ ADVICE = "Lower training.lr, set training.clip, or look for extreme inputs."
 class Engine(LightningModule):
     """A method as Lightning trains it: automatic optimisation, so that precision, accumulation and strategies apply.
 
-    Args:
-        method: Around its network.
-        criterion: The loss of each row.
-        options: Of the run.
-        seed: Of the fold.
-        validation: Goes over the validation rows for a refit, apart from the loader that Lightning is reading.
+    `validation` goes over the validation rows for a refit, apart from the loader that Lightning is reading.
     """
 
     def __init__(
@@ -72,14 +67,13 @@ class Engine(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The method's own step, then its loss."""
-        given = training_batch(batch)
-        loss = training_loss(self.method, given, self.criterion)
-        self._means["train"].add_loss(loss, len(given.x))
+        loss = training_loss(self.method, TrainingBatch(**batch), self.criterion)
+        self._means["train"].add_loss(loss, len(batch["x"]))
         return loss.total
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The task's loss on rows that the network is not trained on."""
-        self._means["val"].add("loss", *judged(self.method, training_batch(batch), self.criterion))
+        self._means["val"].add("loss", *judged(self.method, TrainingBatch(**batch), self.criterion))
 
     def on_validation_epoch_start(self) -> None:
         """Let the method refit on the rows that will judge it."""
@@ -205,14 +199,9 @@ class WholeFiles(CheckpointIO):
 def train_with_lightning(
     method: Method, data: FoldData, criterion: Criterion, last: Path, tick: Progress | None
 ) -> dict[str, Any]:
-    """Train to the end, from the last checkpoint if there is one; the history and the best epoch with its weights.
+    """Train to the end, from the checkpoint `last` if it is there; the history and the best epoch with its weights.
 
-    Args:
-        method: Trained in place; the best weights are in what is returned.
-        data: The fold.
-        criterion: The loss of each row.
-        last: The file that holds all that a resumed training needs.
-        tick: Called with (epoch, epochs, best validation loss) after each epoch.
+    `tick` is called with (epoch, epochs, best validation loss) after each epoch.
     """
     from deconfound.training.trainers import make_trainer, quiet
 

@@ -22,15 +22,9 @@ def fold_problems(
     outputs: Tensor,
     nothing_removed: str | None = None,
 ) -> list[dict[str, Any]]:
-    """A record for each sign that a training failed, such as a loss at chance or constant outputs.
+    """A record for each sign that a training failed, such as a loss at chance or constant outputs of the test rows.
 
-    Args:
-        data: The fold.
-        fold: Its number.
-        history: Its losses, one entry for each epoch.
-        best: The epoch that was kept.
-        outputs: Logits of the test rows.
-        nothing_removed: Why the weight of its method was chosen as 0, if it was.
+    `nothing_removed` says why the weight of its method was chosen as 0, if it was.
     """
     config, task = data.problem.config, data.problem.task
     training = config.training

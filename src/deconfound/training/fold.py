@@ -22,14 +22,15 @@ from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.choosing import HeldOutLoss, climb, held_out_loss
-from deconfound.networks import build_network, hidden_features
+from deconfound.networks import build_network
 from deconfound.training.balancing import independent_performance
-from deconfound.training.batches import held_out, loader, training_batch
+from deconfound.training.batches import held_out, loader
 from deconfound.training.failed import fold_problems
 from deconfound.training.fold_data import FoldData, Part, fold_data
 from deconfound.training.losses import criterion
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
+from deconfound.training.samples import Predictions, outputs_of
 from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, number_of_batches, seed_for, threads
 from deconfound.training.tasks import has_score, performance, prediction_table
@@ -39,25 +40,12 @@ if TYPE_CHECKING:
     from deconfound.training.config import Config
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """What a method says about rows: logits `(n, outputs)` and hidden features `(n, d)` where there are any."""
-
-    logits: Tensor
-    features: Tensor | None
-
-
 def run_fold(problem: Problem, run: RunFolder, number: int, on_epoch: Any = None) -> dict[str, Any]:
     """Train and test one fold, or return its result where that is already there.
 
     The content of the data is compared with the run's digest before anything is read, and again before the result is
-    written: no fold mixes rows of two versions of a file.
-
-    Args:
-        problem: The run's problem.
-        run: The run's folder.
-        number: Which fold.
-        on_epoch: Called with (epoch, epochs, best validation loss) after each epoch.
+    written: no fold mixes rows of two versions of a file. `on_epoch` is called with (epoch, epochs, best validation
+    loss) after each epoch.
     """
     folder = run.folds[number]
     if folder.finished():
@@ -92,8 +80,8 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
     with threads(config.training.threads):
         trained = _fitted(problem, folder.number, folder.path, on_epoch)
         data, method, kept = trained.data, trained.method, trained.kept
-        said = outputs_of(method, data, data.test, config)
-        held = outputs_of(method, data, data.validation, config).logits if config.training.w_scores else None
+        said = _outputs(method, data, data.test)
+        held = _outputs(method, data, data.validation).logits if config.training.w_scores else None
     logits, norm, assumed = data.in_units(said.logits), None, None
     if held is not None:
         norm = fit_w_scores(problem, data.validation.rows, data.in_units(held).numpy())
@@ -226,17 +214,14 @@ def _device(config: Config) -> torch.device:
     return torch.device("cuda", training.devices[mine] if isinstance(training.devices, tuple) else mine)
 
 
-def outputs_of(method: Method, data: Any, part: Part, config: Config) -> Outputs:
-    """Logits and hidden features of rows, in eval."""
+def _outputs(method: Method, data: FoldData, part: Part) -> Predictions:
+    """Logits `(n, outputs)` and hidden features of rows."""
+    config = data.problem.config
     device = _device(config)
-    method = method.to(device).eval()
-    logits = []
-    with torch.inference_mode(), hidden_features(method.network, config.network.features or "") as collected:
-        for batch in loader(data, part, max(config.training.batch_size, 256), None, config.training.workers):
-            given = training_batch(batch)
-            said = method(given.x.to(device), given.metadata.to(device))
-            logits.append(said.reshape(len(given.x), -1).float().cpu())
-    return Outputs(torch.cat(logits).double(), None if collected is None else collected.features().float())
+    rows = loader(data, part, max(config.training.batch_size, 256), None, config.training.workers)
+    pairs = ((batch.x, batch.metadata) for batch in held_out(rows, device))
+    said = outputs_of(method.to(device), pairs, config.network.features or "")
+    return replace(said, logits=said.logits.reshape(len(part.rows), -1).double())
 
 
 def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:

@@ -16,6 +16,7 @@ from deconfound.design import Design
 from deconfound.methods import TrainingBatch
 from deconfound.training.augment import Key, augmented
 from deconfound.training.problem import Problem
+from deconfound.training.samples import ROWWISE
 from deconfound.training.scaling import Scaler, fit_scaler
 from deconfound.training.splits import Fold, RowNumbers, stratum_codes
 from deconfound.training.step import drawn_weights, seed_for, shuffled
@@ -49,6 +50,10 @@ class Part:
     layer_weight: Tensor | None = None
     stratum: Tensor | None = None
     draw: NDArray[np.float64] | None = None
+
+    def at(self, positions: NDArray[np.intp]) -> dict[str, Tensor]:
+        """What a `TrainingBatch` holds of these rows beside their samples."""
+        return {name: value[positions] for name in ROWWISE if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,10 @@ class FoldData:
         if self.train.draw is not None:
             order = np.sort(shuffled(len(order), seed_for(self.fold.name, "fit"), 0, self.train.draw))
         for start in range(0, len(order), AT_ONCE):
-            at = torch.from_numpy(order[start : start + AT_ONCE])
-            rows = self.train.rows[at.numpy()]
-            each = {name: getattr(self.train, name) for name in ("controls", "weight", "layer_weight")}
-            more = {name: values[at] for name, values in each.items() if values is not None}
-            target, table = self.train.target[at], self.problem.table_at(rows)
-            yield TrainingBatch(self.samples(rows), self.train.metadata[at], target, table=table, **more)
+            at = order[start : start + AT_ONCE]
+            rows = self.train.rows[at]
+            more: dict[str, Any] = {**self.train.at(at), "table": self.problem.table_at(rows)}
+            yield TrainingBatch(self.samples(rows), **more)
 
 
 def fold_data(problem: Problem, number: int) -> FoldData:

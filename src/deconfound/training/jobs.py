@@ -50,12 +50,7 @@ def open_runs(configs: Sequence[Config], progress: OnProgress | None = None, giv
     """Open the data of every run and check all that can be checked before training; nothing is written.
 
     Of a single run the method is made once beforehand. Where there are several, one that cannot be made is reported by
-    its folds and does not stop the others.
-
-    Args:
-        configs: The runs.
-        progress: Called once.
-        given: A source or a dataset instead of what `data.source` names.
+    its folds and does not stop the others. `given` is a source or a dataset instead of what `data.source` names.
     """
     if progress is not None:
         progress(Progress("reading", 0, 0, "reading the data"))
@@ -113,16 +108,9 @@ def train_runs(
     cluster: Cluster | None = None,
     progress: OnProgress | None = None,
 ) -> list[JobResult]:
-    """Train every fold that is not finished; one that fails does not stop the others.
+    """Train every fold that is not finished, and return the jobs that failed; none of them stops the others.
 
-    Args:
-        problems: The runs, from `open_runs`.
-        processes: How many folds at a time on this machine; -1 is one per core.
-        cluster: Where to send the folds instead.
-        progress: Called when a fold ends, and after each epoch where one process does all.
-
-    Returns:
-        The jobs that failed.
+    `progress` is called when a fold ends, and after each epoch where one process does all.
     """
     report = progress or (lambda _: None)
     jobs, ended = plan(problems)

@@ -27,14 +27,7 @@ FITTING = {
 
 
 def criterion(loss: str, task: str, focal_gamma: float = 2.0, prevalence: float | Sequence[float] = 0.5) -> Criterion:
-    """A loss by its name.
-
-    Args:
-        loss: "bce", "cross-entropy", "focal", "mse", "within", or "auto" for the usual one of the task.
-        task: "binary", "multilabel", "multiclass" or "regression".
-        focal_gamma: See `focal`.
-        prevalence: See `Within`.
-    """
+    """A loss by its name, which must fit the task; "auto" is the usual one."""
     name = USUAL[task] if loss == "auto" else loss
     if name not in FITTING[task]:
         choices = ", ".join(map(repr, FITTING[task]))
@@ -49,14 +42,7 @@ def criterion(loss: str, task: str, focal_gamma: float = 2.0, prevalence: float 
 def chance_loss(
     criterion: Criterion, task: str, fitted: Tensor, judged: Tensor, weights: tuple[Tensor | None, Tensor | None]
 ) -> float:
-    """The loss, on some rows, of a constant prediction fitted on others: what a network must stay below.
-
-    Args:
-        criterion: One that reads no strata.
-        task: "binary", "multilabel", "multiclass" or "regression".
-        fitted: Targets of the rows that the constant is fitted on: the training rows.
-        judged: Targets of the rows that the loss is taken on.
-        weights: Of the two, where rows have any.
+    """The loss on the targets `judged` of a constant fitted on the targets `fitted`: what a network must stay below.
 
     Example:
         >>> round(chance_loss(bce, "binary", torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]), (None, None)), 3)

@@ -17,6 +17,7 @@ from deconfound.methods.base import Method
 from deconfound.methods.layered import LayerMethod
 from deconfound.surgery.adapt import FEWEST
 from deconfound.training.fold_data import AT_ONCE
+from deconfound.training.samples import outputs_of
 
 Unseen = Literal["mean", "adapt", "error"]
 
@@ -42,15 +43,7 @@ def refuse_unadaptable(method: Method) -> None:
 def methods_for_rows(
     method: Method, design: Design, table: Mapping[str, Any], x: Any, metadata: Tensor
 ) -> tuple[list[tuple[NDArray[np.intp], Method]], list[str]]:
-    """Which rows are predicted by which copy of a method, and a sentence for each new site.
-
-    Args:
-        method: Of a fold, in eval mode.
-        design: Of the fold, by which `metadata` was encoded.
-        table: The new rows.
-        x: Reads the scaled samples of some rows.
-        metadata: `(n, p)`; labels NaN where they are not known.
-    """
+    """Which rows are predicted by which copy of a method, and a sentence for each new site; `x` reads scaled inputs."""
     refuse_unadaptable(method)
     assert isinstance(method, LayerMethod)
     left = np.ones(len(metadata), dtype=bool)
@@ -63,7 +56,7 @@ def methods_for_rows(
         if len(rows) < FEWEST:
             told.append(f"{new.column} {new.value!r}: {len(rows)} rows are too few to adapt to, the mean is used")
             continue
-        parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
+        parts = _in_parts(rows)
         adaptation = method.model.adapt(lambda parts=parts: ((x(part), metadata[part]) for part in parts))  # type: ignore[misc]
         twin = copy.copy(method)
         twin._modules = {**method._modules, "model": adaptation.model}
@@ -75,12 +68,14 @@ def methods_for_rows(
 
 def predicted(groups: list[tuple[NDArray[np.intp], Method]], x: Any, metadata: Tensor | None) -> Tensor:
     """Logits of all rows, each by its own copy of the method."""
-    rows = np.concatenate([each for each, _ in groups])
     logits = []
     for own, method in groups:
-        for start in range(0, len(own), AT_ONCE):
-            part = own[start : start + AT_ONCE]
-            said = method(x(part), None if metadata is None else metadata[part])
-            logits.append(said.reshape(len(part), -1).double())
-    whole = torch.cat(logits)
-    return whole[torch.from_numpy(np.argsort(rows))]
+        if len(own):
+            pairs = ((x(part), None if metadata is None else metadata[part]) for part in _in_parts(own))
+            logits.append(outputs_of(method, pairs).logits.reshape(len(own), -1).double())
+    order = np.argsort(np.concatenate([rows for rows, _ in groups]))
+    return torch.cat(logits)[torch.from_numpy(order)]
+
+
+def _in_parts(rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    return [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]

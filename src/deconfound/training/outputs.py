@@ -32,9 +32,6 @@ from deconfound.training.terms import columns_of, read_terms
 if TYPE_CHECKING:
     from deconfound.training.config import Config
 
-if TYPE_CHECKING:
-    pass
-
 FOLD = "test fold"
 # Up to so many rows a second thread costs more than it gives, many times more where cores are shared.
 ONE_THREAD = 2000
@@ -42,14 +39,7 @@ ONE_THREAD = 2000
 
 @dataclass(frozen=True)
 class FoldOutputs:
-    """What a fold's model says about its test rows.
-
-    Attributes:
-        rows: Row numbers in the source.
-        outputs: Logits or predictions `(n, outputs)`.
-        features: Hidden features `(n, d)`, or None.
-        columns: Every column of the table of predictions, as text.
-    """
+    """What a fold's model says about its test rows, and every column of its table of predictions as text."""
 
     rows: NDArray[np.intp]
     outputs: NDArray[np.float64]

@@ -240,9 +240,7 @@ def _fold_scores(
         refuse_unadaptable(method)
         assert metadata is not None
         groups, told = methods_for_rows(method, design, source.table, x, metadata)
-    with torch.inference_mode():
-        logits = predicted(groups, x, metadata)
-    whole = logits + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
+    whole = predicted(groups, x, metadata) + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
     if task.kind == "regression":
         whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
     if scaling["w_scores"] is not None:

@@ -122,15 +122,9 @@ def id_column(config: Config, source: Source) -> str | None:
 
 
 def open_problem(config: Config, source: Source | None = None, *, check: bool = True) -> Problem:
-    """Open the data, divide the rows, and check all that can be checked before training.
+    """Open the data, divide the rows, and check all that can be checked before training, all faults in one error.
 
-    Args:
-        config: The run.
-        source: Its data, if they are open already.
-        check: Whether to fit the design of every fold; a job on one fold leaves that to whoever sent it.
-
-    Raises:
-        OptionError: With one line for each fault.
+    With `check` the design of every fold is fitted; a job on one fold leaves that to whoever sent it.
     """
     faults = setting_faults(config)
     source = open_data(config) if source is None else source

@@ -16,10 +16,7 @@ TRIALS = 3
 class Replay:
     """A step and a validation, captured; they run on a stream of their own, which nobody waits for unasked.
 
-    Args:
-        step: Trains on the rows that it is given.
-        validate: Judges the present state; None for no validation.
-        rows: A batch of row numbers; all others have its size.
+    `rows` is a batch of row numbers; all others have its size.
     """
 
     def __init__(self, step: Callable[[Tensor], None], validate: Callable[[], None] | None, rows: Tensor) -> None:

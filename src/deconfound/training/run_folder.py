@@ -35,13 +35,7 @@ CHECKPOINT, LAST, PREDICTIONS, FEATURES = "checkpoint.pt", "last.ckpt", "predict
 
 @dataclass(frozen=True)
 class FoldFolder:
-    """The files of one fold.
-
-    Attributes:
-        path: Where they lie.
-        number: Which fold.
-        run: The digest of the run's identity, data and division.
-    """
+    """The files of one fold; `run` is the digest of the run's identity, data and division."""
 
     path: Path
     number: int
@@ -103,13 +97,7 @@ class FoldFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run on disk.
-
-    Attributes:
-        path: Its folder.
-        about: The content of `run.json`.
-        config: The config it was started with, defaults resolved.
-    """
+    """A run on disk: its folder, the content of `run.json`, and its config with defaults resolved."""
 
     path: Path
     about: Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
@@ -125,6 +125,19 @@ class Predictions:
 
 
 @torch.no_grad()
+def outputs_of(
+    method: Method, rows: Iterable[tuple[Tensor, Tensor | None]], features: str | None = None
+) -> Predictions:
+    """What a method says in eval mode about batches of inputs and their metadata; `features`: see `hidden_features`."""
+    method.eval()
+    logits: list[Tensor] = []
+    with hidden_features(method.network, features) as collected:
+        for x, metadata in rows:
+            found: Tensor = method(x, metadata)
+            logits.append((found.float() if found.itemsize < 4 else found).cpu())
+    return Predictions(torch.cat(logits), None if collected is None else collected.features().float())
+
+
 def predict_in_memory(
     method: Method,
     samples: Samples,
@@ -142,12 +155,7 @@ def predict_in_memory(
         features: The name of a module whose output is collected as well; "" for what the last linear layer reads.
         autocast: As in training.
     """
-    half = nullcontext() if autocast is None else torch.autocast(samples.x.device.type, autocast)
-    method.eval()
-    logits: list[Tensor] = []
-    with hidden_features(method.network, features) as collected, half:
-        for batch in samples.batches(batch_size):
-            known = batch.metadata if samples.metadata is not None else None
-            found: Tensor = method(batch.x, known)
-            logits.append((found.float() if found.itemsize < 4 else found).cpu())
-    return Predictions(torch.cat(logits), None if collected is None else collected.features().float())
+    known = samples.metadata is not None
+    rows = ((batch.x, batch.metadata if known else None) for batch in samples.batches(batch_size))
+    with nullcontext() if autocast is None else torch.autocast(samples.x.device.type, autocast):
+        return outputs_of(method, rows, features)

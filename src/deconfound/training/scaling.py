@@ -44,9 +44,7 @@ class Scaler:
 def fit_scaler(batches: Iterable[NDArray[Any]], by_channel: bool = False) -> Scaler:
     """Means and standard deviations over batches of training rows, whose cells may be NaN.
 
-    Args:
-        batches: Of samples.
-        by_channel: One mean for all places of a channel, the first axis of a sample, instead of one for each input.
+    By channel there is one mean for all places of the first axis of a sample, instead of one for each input.
     """
     axes: tuple[int, ...] = ()
     counts: Any = 0

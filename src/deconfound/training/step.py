@@ -54,10 +54,6 @@ def drawn_weights(
     Rows are drawn by the weight that layers use. Where that is not the weight of a label (several labels, or levels
     that teach layers alone), the loss is weighted by the quotient, of mean 1 among the rows that are drawn.
 
-    Args:
-        weight: `(n, labels)`, or `(n,)`.
-        row_weight: `(n,)`.
-
     Example:
         >>> draw, rest = drawn_weights(np.array([[2.0], [1.0], [0.0]]), np.array([2.0, 1.0, 1.0]))
         >>> draw.tolist(), (rest[:, 0] / rest[0, 0]).tolist()

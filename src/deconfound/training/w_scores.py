@@ -31,13 +31,7 @@ def controls_at(problem: Problem, rows: RowNumbers) -> NDArray[np.bool_]:
 
 
 def fit_w_scores(problem: Problem, rows: RowNumbers, logits: NDArray[np.float64]) -> WScores:
-    """Location and scale of the controls among some rows, which must not be training rows; unseen levels are the mean.
-
-    Args:
-        problem: The run.
-        rows: The validation rows of a fold.
-        logits: What its model says about them, `(n, outputs)`.
-    """
+    """Location and scale of the controls among rows that were not trained on; unseen levels are the mean."""
     known = np.isfinite(logits).all(1)
     rows, logits = rows[known], logits[known]
     config, table = problem.config, problem.table_at(rows, labels=False)

@@ -45,13 +45,7 @@ class Within(StratumCriterion):
         self.pairs = self.without_pair = torch.zeros(())
 
     def __call__(self, logits: Tensor, target: Tensor, stratum: Tensor) -> Tensor:
-        """The loss of each row, `(n, labels)`; classes count one against the others.
-
-        Args:
-            logits: `(n,)`, `(n, labels)`, or `(n, classes)` with class codes.
-            target: 0 and 1, or class codes `(n,)` int64.
-            stratum: `(n,)`, a number for each stratum.
-        """
+        """The loss of each row, `(n, labels)`; classes, by codes of type int64, count one against the others."""
         cases = one_hot(target, logits.shape[1]) if target.dtype == torch.int64 else target.reshape(len(target), -1)
         scores, cases = logits.reshape(len(logits), -1), cases.to(logits.dtype)
         between = self.offset * between_strata(scores, cases, stratum)
@@ -86,12 +80,8 @@ def paired_batches(
 
     Pairs are matched within strata in the order of the rows, which is random, and dealt to the batches, the rarest
     label first; all other rows stay in the order that they had. Where there are fewer pairs than batches, or a batch
-    has no room for two rows of each label, batches are left without.
-
-    Args:
-        batches: Row numbers; a row that is drawn several times may come several times.
-        cases: Of every row, `(rows, labels)`; of classes, one column each.
-        stratum: Of every row, `(rows,)`.
+    has no room for two rows of each label, batches are left without. A row that is drawn several times may come several
+    times in `batches`; `cases (rows, labels)` and `stratum (rows,)` are those of every row.
 
     Example:
         >>> case, site = np.array([[1], [1], [0], [0]], dtype=bool), np.array([0, 1, 1, 0])

@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One fold of one run.
-
-    Attributes:
-        config: The run.
-        fold: Which fold.
-        modules: Folders where the run's own network is found.
-        source: The data, where the config does not say how to open them.
-    """
+    """One fold of one run; folders of its own network, and its data where the config does not name them."""
 
     config: Config
     fold: int
