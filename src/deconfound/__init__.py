@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deconfound.auditing import Audit, audit
-    from deconfound.data.examples import example
+    from deconfound.data import example
     from deconfound.design import Balance, Design, Interaction, Polynomial, Spline
     from deconfound.design.balance import balance
     from deconfound.layers import (
@@ -36,7 +36,7 @@ _HOMES = {
     "Balance": "deconfound.design",
     "balance": "deconfound.design.balance",
     "compare": "deconfound.training.comparison",
-    "example": "deconfound.data.examples",
+    "example": "deconfound.data",
     "fit": "deconfound.training.fitting",
     "predict": "deconfound.training.predicting",
     "Design": "deconfound.design",

@@ -11,7 +11,6 @@ from deconfound.data.cache import (
     unpack,
 )
 from deconfound.data.datasets import DatasetSource, open_dataset
-from deconfound.data.examples import example
 from deconfound.data.feature_checks import suspicious_features
 from deconfound.data.features import IDENTIFIERS, open_table
 from deconfound.data.file_source import FileSource
@@ -35,7 +34,7 @@ from deconfound.data.opening import open_source, reads_files
 from deconfound.data.progress import progress_bar
 from deconfound.data.scans import open_scans
 from deconfound.data.sources import ArraySource, Source, SourceNote, check_finite, open_array, refuse_bomb
-from deconfound.data.tables import TABLES, csv_text, join_positions, read_table
+from deconfound.data.tables import TABLES, csv_text, example, join_positions, read_table
 from deconfound.data.volumes import Packing, check_packing, need_nibabel, pack, robust_scale, to_shape
 from deconfound.renamed import no_attribute
 

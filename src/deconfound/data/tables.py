@@ -22,10 +22,12 @@ from deconfound.design.table import (
     plain,
     read_columns,
 )
-from deconfound.errors import TableError, need
+from deconfound.errors import OptionError, TableError, need
 
 Columns = dict[str, NDArray[Any]]
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
+# Tables that are shipped with the package, for tutorials and first tries.
+ASSETS = Path(__file__).parent / "assets"
 # So many faults of one kind are named, the others counted.
 SHOWN = 5
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -75,21 +77,40 @@ def _read_frame(path: Path, text: Sequence[str]) -> Columns:
     try:
         if path.suffix.lower() == ".parquet":
             return read_table(pandas.read_parquet(path), text)
-        return _read_sheet(pandas.read_excel(path, dtype=object, keep_default_na=False), text)
+        # Cells of a sheet have types of their own: whole numbers come as such, ids as they were typed.
+        sheet = pandas.read_excel(path, dtype=object, keep_default_na=False)
+        return read_table({str(name).strip(): sheet[name].to_numpy(dtype=object) for name in sheet.columns}, text)
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
     except Exception as error:  # each way of being broken has a kind of its own
         raise TableError(f"{path} must be a table that can be read; got {error}. Save it again, or as CSV.") from error
 
 
-def _read_sheet(frame: Any, text: Sequence[str]) -> Columns:
-    """A sheet, whose cells have types of their own: whole numbers come as such, ids as they were typed."""
-    return read_table({str(name).strip(): frame[name].to_numpy(dtype=object) for name in frame.columns}, text)
-
-
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:
     """Every cell as text without blanks around it, None where it holds nothing."""
     return np.array([None if is_missing(cell) else str(cell).strip() for cell in column.tolist()], dtype=object)
+
+
+def example(name: str) -> Path:
+    """The file of a table that comes with the package.
+
+    "heart" is UCI heart disease: 920 people of four hospitals (`dataset`), whether coronary disease was found
+    (`HeartDisease`, 0 to 4), age, sex and eleven findings, with many empty cells. By A. Janosi, W. Steinbrunn,
+    M. Pfisterer and R. Detrano (1989), under the licence CC BY 4.0.
+
+    Args:
+        name: Which table.
+
+    Example:
+        >>> import deconfound as dc
+        >>> dc.example("heart").read_text().splitlines()[0][:23]
+        'id,Age,sex,dataset,cp,t'
+    """
+    path = ASSETS / f"{name}.csv"
+    known = sorted(each.stem for each in ASSETS.glob("*.csv"))
+    if name not in known:
+        raise OptionError(f"example must be one of {', '.join(known)}; got {name!r}.")
+    return path
 
 
 def csv_text(columns: Mapping[str, Sequence[Any]], guard_formulas: bool = False) -> str:

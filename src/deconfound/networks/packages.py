@@ -1,12 +1,15 @@
-"""Networks of other packages: `monai:NAME` and `hf:NAME`, built without any download."""
+"""Networks of other packages, `monai:NAME` and `hf:NAME`, built without any download; and the user's own code."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
+import sys
 import typing
 import warnings
 from collections.abc import Callable, Collection
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from deconfound.surgery import last_linear
 
 PACKAGES = ("monai", "hf")
 SAVED_WEIGHTS = "model.safetensors"
+_searched: list[str] = []
 
 
 def from_package(name: str) -> bool:
@@ -142,3 +146,52 @@ def _unknown(name: str, wanted: str, known: Collection[str], advice: str = "") -
     near = difflib.get_close_matches(wanted, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return OptionError(f"network.name must be one that the package has; got {name!r}.{hint} {advice}".rstrip())
+
+
+def is_own(name: str) -> bool:
+    """Whether a network is code of the user's, `package.module:callable`."""
+    return ":" in name and not from_package(name)
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """The callable that `package.module:callable` names."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OptionError(
+            f"network.name must be importable as package.module:callable; got {name!r} ({error})."
+        ) from error
+    return found
+
+
+def search_modules_in(folder: str | Path) -> None:
+    """Also find such modules in this folder."""
+    place = str(Path(folder).resolve())
+    if place not in _searched:
+        _searched.append(place)
+    if place not in sys.path:
+        sys.path.append(place)
+
+
+def searched_folders() -> tuple[str, ...]:
+    """The folders of `search_modules_in`, for a process that is to find the same modules."""
+    return tuple(_searched)
+
+
+def source_digest(name: str) -> str | None:
+    """SHA-256 of the file that defines a network of the user's own; None for a built-in one, or without a file."""
+    if not is_own(name):
+        return None
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(imported(name)))
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
+    except (TypeError, OSError):
+        return None
+
+
+def module_folder(name: str) -> str | None:
+    """The folder from which the module of a network of the user's own was imported; None for a built-in one."""
+    module = name.partition(":")[0]
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return None if not is_own(name) or file is None else str(Path(file).resolve().parents[module.count(".")])

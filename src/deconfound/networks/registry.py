@@ -13,14 +13,12 @@ from torch import nn
 
 from deconfound.design import Design
 from deconfound.errors import DeconfoundError, OptionError
-from deconfound.networks.convolutional import ConvNet
+from deconfound.networks.convolutional import ConvNet, SyntheticCNN
 from deconfound.networks.mlp import MLP
-from deconfound.networks.packages import build_from_package, from_package, package_faults
+from deconfound.networks.packages import build_from_package, from_package, imported, package_faults
 from deconfound.networks.pretrained import freeze, load_weights
 from deconfound.networks.resnet3d import ResNet3D
 from deconfound.networks.resnet18 import ResNet18
-from deconfound.networks.synthetic import SyntheticCNN
-from deconfound.networks.user_modules import imported
 from deconfound.surgery import Collector, collect, last_linear, normalize
 
 

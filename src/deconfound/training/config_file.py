@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deconfound.errors import OptionError, need
-from deconfound.networks.user_modules import is_own, search_modules_in
+from deconfound.networks.packages import is_own, search_modules_in
 from deconfound.training.checks import listed_faults, validate_config
 from deconfound.training.config import Config, sections
 

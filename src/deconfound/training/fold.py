@@ -16,18 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.auditing import training_problems
 from deconfound.data import csv_text, only_one, sweep
 from deconfound.design.table import is_missing
-from deconfound.methods import WScores
+from deconfound.methods import StratumCriterion, WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method, Setting
 from deconfound.methods.choosing import HeldOutLoss, climb, held_out_loss
 from deconfound.networks import build_network
 from deconfound.training.balancing import independent_performance
 from deconfound.training.batches import held_out, loader
-from deconfound.training.failed import fold_problems
 from deconfound.training.fold_data import FoldData, Part, fold_data
-from deconfound.training.losses import criterion
+from deconfound.training.losses import chance_loss, criterion
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.samples import Predictions, outputs_of
@@ -105,9 +105,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
         "chosen": trained.chosen,
-        "problems": fold_problems(
-            data, folder.number, kept["history"], kept["best"]["epoch"], logits, trained.nothing_removed
-        ),
+        "problems": _problems(trained, folder.number, logits),
         "metrics": {key: _or_none(value) for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
@@ -241,6 +239,31 @@ def _npz(**arrays: NDArray[Any]) -> bytes:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
     return content.getvalue()
+
+
+def _problems(trained: Trained, fold: int, outputs: Tensor) -> list[dict[str, Any]]:
+    """A record for each sign that a training failed, such as a loss at chance or constant outputs of the test rows."""
+    data, history = trained.data, trained.kept["history"]
+    config, task = data.problem.config, data.problem.task
+    training = config.training
+    loss = criterion(training.loss, task.kind, training.focal_gamma)
+    chance = None
+    if not isinstance(loss, StratumCriterion):
+        weights = data.train.weight, data.validation.weight
+        chance = chance_loss(loss, task.kind, data.train.target, data.validation.target, weights)
+    found = training_problems(
+        fold=fold,
+        seed=config.run.seed,
+        validation_losses=[epoch["val_loss"] for epoch in history],
+        best_epoch=trained.kept["best"]["epoch"],
+        chance_loss=chance,
+        outputs=outputs.numpy(),
+        skipped_steps=int(history[-1].get("skipped_batches", 0)),
+        steps=len(history) * number_of_batches(len(data.train.rows), training.batch_size),
+        stopped_early=len(history) < training.epochs,
+        nothing_removed=trained.nothing_removed,
+    )
+    return [asdict(problem) for problem in found]
 
 
 def _mean_of(history: list[dict[str, float]], name: str) -> float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deconfound.data import Source, only_one
 from deconfound.errors import RunError
-from deconfound.networks.user_modules import searched_folders
+from deconfound.networks.packages import searched_folders
 from deconfound.training.checks import named_columns, open_data, roles
 from deconfound.training.dry_run import dry_run
 from deconfound.training.fold import follower

@@ -23,7 +23,7 @@ from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
 from deconfound.networks import NETWORKS, build_network
-from deconfound.networks.user_modules import search_modules_in
+from deconfound.networks.packages import search_modules_in
 from deconfound.training.checks import named_columns
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress

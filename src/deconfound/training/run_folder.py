@@ -20,8 +20,8 @@ import torch
 
 from deconfound.data.files import sweep, write_bytes, write_json, write_text
 from deconfound.errors import OptionError, RunError, need
+from deconfound.networks.packages import module_folder, source_digest
 from deconfound.networks.pretrained import weights_digest
-from deconfound.networks.user_modules import module_folder, source_digest
 from deconfound.training.origin import provenance
 
 if TYPE_CHECKING:

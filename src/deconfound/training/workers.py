@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deconfound.data import Source
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, need
-from deconfound.networks.user_modules import search_modules_in
+from deconfound.networks.packages import search_modules_in
 from deconfound.training.fold import run_fold
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.run_folder import open_run
