@@ -7,7 +7,6 @@ one write the same bytes, so no lock is needed to be right; the lock here only s
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -150,14 +149,8 @@ def store_volumes(
 
 def _find(path: Path, digests: Sequence[str], shape: tuple[int, ...], dtype: str, jobs: int) -> CachedSet | None:
     """The file if it is whole; None if it is absent, incomplete or damaged."""
-    index = _index(path)
+    index, stored = _opened(path, shape, dtype)
     if index is None or index["digests"] != list(digests) or index["again"]:
-        return None
-    try:
-        stored = np.load(path, mmap_mode="r")
-    except (OSError, ValueError, EOFError):
-        return None
-    if stored.shape != (len(digests), *shape) or stored.dtype != np.dtype(dtype):
         return None
     faults = {int(row): text for row, text in index["faults"].items()}
     rows = [row for row in range(len(digests)) if row not in faults]
@@ -222,32 +215,30 @@ def _known(folder: Path, wanted: set[str], shape: tuple[int, ...], dtype: str) -
     """Volumes that other files of the same settings already hold, undamaged."""
     found: dict[str, NDArray[Any]] = {}
     for path in sorted(folder.glob("*.npy")):
-        index = _index(path)
-        rows = [] if index is None else [i for i, name in enumerate(index["digests"]) if name in wanted - found.keys()]
-        if index is None or not rows:
-            continue
-        with contextlib.suppress(OSError, ValueError, EOFError):
-            stored = np.load(path, mmap_mode="r")
-            if stored.shape == (len(index["digests"]), *shape) and stored.dtype == np.dtype(dtype):
-                for row in rows:
-                    if str(row) not in index["faults"] and zlib.crc32(stored[row]) == index["checks"][row]:
-                        found[index["digests"][row]] = stored[row]
+        index, stored = _opened(path, shape, dtype)
+        for row, name in enumerate([] if index is None else index["digests"]):
+            asked = name in wanted and name not in found and str(row) not in index["faults"]
+            if asked and zlib.crc32(stored[row]) == index["checks"][row]:
+                found[name] = stored[row]
     return found
 
 
-def _index(path: Path) -> dict[str, Any] | None:
+def _opened(path: Path, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+    """The index and the volumes of a file, not yet in memory; None for both where they are not there or do not fit."""
     try:
-        index = json.loads(path.with_suffix(".json").read_text())
+        index, stored = json.loads(path.with_suffix(".json").read_text()), np.load(path, mmap_mode="r")
         n = len(index["digests"])
         right = (
             index["format"] == FORMAT
             and len(index["checks"]) == n
             and isinstance(index["faults"], dict)
             and "again" in index
+            and stored.shape == (n, *shape)
+            and stored.dtype == np.dtype(dtype)
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return index if right else None
+    except (OSError, ValueError, EOFError, KeyError, TypeError, RecursionError):
+        return None, None
+    return (index, stored) if right else (None, None)
 
 
 def _header(shape: tuple[int, ...], dtype: str) -> bytes:

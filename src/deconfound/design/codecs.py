@@ -205,7 +205,7 @@ def _infer(name: str, values: NDArray[Any]) -> tuple[Kind, list[DesignNote]]:
             f"types={{{name!r}: 'numeric'}}. Either choice silences this."
         )
         return "numeric", [DesignNote("codes", (name,), text)]
-    if not all(isinstance(value, str) and _reads_as_number(value) for value in cells):
+    if not all(isinstance(value, str) and reads_as_number(value) for value in cells):
         return "categorical", []
     text = (
         f"column {name!r} holds text that reads as numbers and is taken as categorical with {len(set(cells))} levels. "
@@ -214,7 +214,8 @@ def _infer(name: str, values: NDArray[Any]) -> tuple[Kind, list[DesignNote]]:
     return "categorical", [DesignNote("text numbers", (name,), text)]
 
 
-def _reads_as_number(text: str) -> bool:
+def reads_as_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -155,7 +155,7 @@ def is_pandas(frame: Any) -> bool:
 
 def as_columns(confounds: Any) -> Columns:
     """A table beside X by column name: a DataFrame, a mapping, a Series, or an array with one column per confound."""
-    if isinstance(confounds, np.ndarray) or _is_series(confounds):
+    if isinstance(confounds, np.ndarray) or (is_pandas(confounds) and confounds.ndim == 1):
         values = np.asarray(confounds)
         if values.ndim == 1:
             return {str(getattr(confounds, "name", None) or "confound"): values}
@@ -189,10 +189,6 @@ def _needs_frame(X: Any) -> TableError:
         "(a transformer before this step keeps one with set_output(transform='pandas')), or pass the confounds "
         "beside X: fit(X, y, confounds=table)."
     )
-
-
-def _is_series(value: Any) -> bool:
-    return getattr(value, "ndim", None) == 1 and hasattr(value, "index") and hasattr(value, "dtype")
 
 
 def _names(terms: Terms, role: str) -> list[str]:

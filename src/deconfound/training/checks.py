@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from deconfound.data import Source, check_finite
+from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, TableError
 from deconfound.methods import METHODS, method
@@ -221,17 +222,9 @@ def first_non_numeric_row(values: NDArray[Any]) -> int | None:
     if values.dtype.kind not in "OUST":
         return None
     filled = [(row, str(value)) for row, value in enumerate(values.tolist()) if not is_missing(value)]
-    wrong = [row for row, text in filled if not _is_number(text)]
-    numbers = {text for _, text in filled if _is_number(text)}
+    wrong = [row for row, text in filled if not reads_as_number(text)]
+    numbers = {text for _, text in filled if reads_as_number(text)}
     return wrong[0] if wrong and len(numbers) > CODES and len(wrong) <= 0.1 * len(filled) else None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _levels(table: Mapping[str, Any], name: str) -> list[str]:

@@ -91,6 +91,11 @@ class DataOptions(Section):
         """The label columns."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
+    @property
+    def audit_types(self) -> dict[str, str]:
+        """The types in the words of an audit."""
+        return {name: "categorical" if kind == "boolean" else kind for name, kind in self.types.items()}
+
 
 class DesignOptions(Section):
     """What is removed and what is kept."""

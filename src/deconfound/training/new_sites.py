@@ -31,21 +31,15 @@ def with_policy(design: Design, unseen: Unseen | None) -> Design:
     return design
 
 
-def refuse_unadaptable(method: Method) -> None:
-    """Only layers that read the confounds have an offset for each site."""
-    if not isinstance(method, LayerMethod) or not method.reads_confounds:
+def methods_for_rows(
+    method: Method, design: Design, table: Mapping[str, Any], x: Any, metadata: Tensor | None
+) -> tuple[list[tuple[NDArray[np.intp], Method]], list[str]]:
+    """Which rows are predicted by which copy of a method, and a sentence for each new site; `x` reads scaled inputs."""
+    if not isinstance(method, LayerMethod) or metadata is None:
         raise OptionError(
             f"unseen='adapt' must have a method whose layers read the confounds; got {method.name!r}. Write "
             "unseen='mean'."
         )
-
-
-def methods_for_rows(
-    method: Method, design: Design, table: Mapping[str, Any], x: Any, metadata: Tensor
-) -> tuple[list[tuple[NDArray[np.intp], Method]], list[str]]:
-    """Which rows are predicted by which copy of a method, and a sentence for each new site; `x` reads scaled inputs."""
-    refuse_unadaptable(method)
-    assert isinstance(method, LayerMethod)
     left = np.ones(len(metadata), dtype=bool)
     found: list[tuple[NDArray[np.intp], Method]] = []
     told = []

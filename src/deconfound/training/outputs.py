@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +28,6 @@ from deconfound.training.splits import stratum_codes
 from deconfound.training.step import threads
 from deconfound.training.tasks import Task, output_columns
 from deconfound.training.terms import columns_of, read_terms
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 FOLD = "test fold"
 # Up to so many rows a second thread costs more than it gives, many times more where cores are shared.
@@ -107,16 +104,11 @@ def read_run_outputs(run: str | Path | RunFolder) -> RunOutputs:
     table: dict[str, NDArray[Any]] = {FOLD: fold[order]}
     for name in dict.fromkeys([*confounds, *task.labels, *([person] if person else [])]):
         table[name] = typed([cell for part in parts for cell in part.columns[name]], ".")[order]
-    types = {name: kind for name, kind in audit_types(config).items() if name in table}
+    types = {name: kind for name, kind in config.data.audit_types.items() if name in table}
     if task.kind != "regression":
         types = dict.fromkeys(task.labels, "categorical") | types
     labels = list(task.labels)
     return RunOutputs(rows[order], outputs[order], table, confounds, labels, person, FOLD, types, task.positive)
-
-
-def audit_types(config: Config) -> dict[str, str]:
-    """The config's types in the words of an audit."""
-    return {name: "categorical" if kind == "boolean" else kind for name, kind in config.data.types.items()}
 
 
 def audit_runs(
@@ -165,7 +157,7 @@ def audit_folders(folders: Sequence[Path], **options: Any) -> Audit:
 
 def confound_columns(problem: Problem) -> list[Column]:
     """The confounds of all rows, as an audit reads them."""
-    kinds = audit_types(problem.config)
+    kinds = problem.config.data.audit_types
     return [column(name, problem.source.table[name], kinds.get(name)) for name in problem.confounds]
 
 

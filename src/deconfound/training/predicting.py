@@ -27,7 +27,7 @@ from deconfound.networks.packages import search_modules_in
 from deconfound.training.checks import named_columns
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress
-from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, refuse_unadaptable, with_policy
+from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, with_policy
 from deconfound.training.problem import id_column
 from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
 from deconfound.training.scaling import Scaler
@@ -237,8 +237,6 @@ def _fold_scores(
     groups: list[tuple[NDArray[np.intp], Method]] = [(np.arange(len(source)), method)]
     told: list[str] = []
     if adapt:
-        refuse_unadaptable(method)
-        assert metadata is not None
         groups, told = methods_for_rows(method, design, source.table, x, metadata)
     whole = predicted(groups, x, metadata) + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
     if task.kind == "regression":

@@ -132,7 +132,7 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
     if faults:
         raise OptionError(listed_faults("the config", faults))
     data = config.data
-    task, codes = read_task(source.table, data.labels, config.training.task, data.types, data.positive)
+    task, codes = read_task(source.table, data.labels, config.training.task, data.audit_types, data.positive)
     criterion(config.training.loss, task.kind)
     config = _resolved(config, source)
     problem = Problem(config, source, task, codes, _divided(config, source, task, codes))

@@ -121,16 +121,13 @@ class RunFolder:
 def start_run(problem: Problem) -> RunFolder:
     """Make the run's folder, or check that the one there belongs to this config and these data."""
     config, folder = problem.config, Path(problem.config.run.folder)
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} must be a folder; got a file. Set run.folder to another place.")
     sweep(folder)
+    identity, source = config.identity(), source_digest(config.network.name)
     weights = weights_digest(config.network.name, config.network.weights)
     if (folder / ABOUT).exists():
         run = open_run(folder)
-        _check_same(folder, run.about["identity"], config.identity(), "config")
-        _check_same(
-            folder, run.about["network_source"], source_digest(config.network.name), "source code of the network"
-        )
+        _check_same(folder, run.about["identity"], identity, "config")
+        _check_same(folder, run.about["network_source"], source, "source code of the network")
         _check_same(folder, run.about["network_weights"], weights, "file of the network's weights")
         run.check_data(problem.source.fingerprint)
     else:
@@ -141,9 +138,9 @@ def start_run(problem: Problem) -> RunFolder:
         about = {
             "format": FORMAT,
             "version": VERSION,
-            "identity": config.identity(),
+            "identity": identity,
             "config": config.to_dict(),
-            "network_source": source_digest(config.network.name),
+            "network_source": source,
             "network_weights": weights,
             "network_folder": module_folder(config.network.name),
             "task": problem.task.to_dict(),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # What `data.source` is where the source itself was given.
 GIVEN = "(given)"
+# What the readers are told of the section `data`.
+READERS = {"source", "table", "id", "array", "features", "exclude", "options"}
 
 
 def reads_scans(data: DataOptions) -> bool:
@@ -49,16 +51,7 @@ def open_source(data: DataOptions, roles: Sequence[str]) -> Source:
         raise OptionError(
             "the data of this run were given in Python; got none here. Call dc.fit or dc.compare with source=… again."
         )
-    return open_any(
-        data.source,
-        table=data.table,
-        id=data.id,
-        array=data.array,
-        features=data.features,
-        exclude=data.exclude,
-        roles=roles,
-        options=data.options,
-    )
+    return open_any(**data.model_dump(include=READERS), roles=roles)
 
 
 def skipping_bad_scans(config: Config) -> Config:

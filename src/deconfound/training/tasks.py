@@ -71,7 +71,7 @@ def read_task(
         column(
             name,
             table[name],
-            _sort(types.get(name)) or forced.get(kind),
+            types.get(name) or forced.get(kind),
             codes_to=10**9 if kind == "multiclass" else CODES,
         )
         for name in labels
@@ -83,10 +83,6 @@ def read_task(
         raise OptionError(f"training.task must fit the labels; got {kind!r}, but {seen}. It looks like {found!r}.")
     task = Task(found, tuple(labels), tuple(item.levels for item in columns))
     return task, np.column_stack([item.values.numpy() for item in columns])
-
-
-def _sort(kind: str | None) -> str | None:
-    return "categorical" if kind == "boolean" else kind
 
 
 def _kind(columns: Sequence[Column]) -> Kind:

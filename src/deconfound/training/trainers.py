@@ -57,10 +57,8 @@ def _loggers(config: Config, folder: Path) -> Any:
         try:
             if name == "tensorboard":
                 made.append(loggers.TensorBoardLogger(folder, name="tensorboard", version=""))
-            elif name == "mlflow":
-                made.append(loggers.MLFlowLogger(config.run.folder, run_name=folder.name))
             else:
-                raise OptionError(f"training.loggers must be among tensorboard, mlflow; got {name!r}.")
+                made.append(loggers.MLFlowLogger(config.run.folder, run_name=folder.name))
         except ModuleNotFoundError as error:
             raise OptionError(
                 f"training.loggers must be installed; got {name!r} ({error}). Run: pip install {name}"
