@@ -39,7 +39,7 @@ def public_homes() -> dict[str, str]:
     """The room of each name of `deconfound`: what its lazy face says, and the rooms themselves."""
     import deconfound
 
-    homes = {name: module.split(".")[1] for name, module in deconfound._HOMES.items()}
+    homes = {name: file.split(".")[0] for file, names in deconfound._FILES.items() for name in names.split()}
     return homes | {room: room for room in ROOMS}
 
 

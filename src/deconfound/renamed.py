@@ -23,16 +23,21 @@ RENAMED = {
 }
 
 
-def imported_when_used(package: str, files: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def imported_when_used(
+    package: str, files: Mapping[str, str], modules: str = ""
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose names are imported when they are first used.
 
     Args:
         package: Its name.
         files: For each of its files the names that are public, separated by spaces.
+        modules: Files that are public themselves.
     """
     homes = {name: file for file, names in files.items() for name in names.split()}
 
     def get(name: str) -> Any:
+        if name in modules.split():
+            return import_module(f"{package}.{name}")
         if name not in homes:
             raise no_attribute(package, name)
         value = getattr(import_module(f"{package}.{homes[name]}"), name)

@@ -143,10 +143,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         table = table_of(X, confounds, self._roles, len(features), "transform")
         if self.design_ is None or table is None:
             return features
-        removable = {name: values for name, values in table.items() if name not in self._roles.kept}
-        removal = _white(self.design_, removable)
-        residual = residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
-        return residual.numpy().astype(features.dtype)
+        return self._residual(features, table, self.design_).numpy().astype(features.dtype)
 
     def fit_transform(self, X: Any, y: Any = None, confounds: Any = None, sample_weight: Any = None) -> Any:
         """`fit`, then `transform` of the same rows."""
@@ -182,8 +179,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
     def _warn_of_the_rest(self, features: NDArray[Any], table: Columns, labels: NDArray[Any] | None) -> None:
         """Warn of each confound that a non-linear probe reads from the residuals."""
         assert self.design_ is not None
-        removal = _white(self.design_, {name: v for name, v in table.items() if name not in self._roles.kept})
-        residual = residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
+        residual = self._residual(features, table, self.design_)
         columns = [column(name, np.asarray(table[name])) for name in source_columns(self.design_.confounds)]
         groups = None
         if labels is not None and kind_of_labels(labels) == "categorical":
@@ -192,15 +188,16 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         for note in self.notes_:
             warnings.warn(note.text, DeconfoundWarning, stacklevel=3)
 
+    def _residual(self, features: NDArray[Any], table: Columns, design: Design) -> torch.Tensor:
+        """The features without their confounds in white units; keep columns are not read."""
+        removable = {name: values for name, values in table.items() if name not in self._roles.kept}
+        metadata = torch.from_numpy(encoded(design, removable))
+        columns, directions = len(design.confound_columns), design.confound_directions
+        removal = metadata[:, :columns] @ torch.from_numpy(design.whitening[:columns, :directions])
+        return residualize(torch.tensor(features, dtype=torch.float64), removal, torch.tensor(self._beta))
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.target_tags.required = isinstance(self.keep, str) and self.keep == LABEL
         return tags
-
-
-def _white(design: Design, table: Columns) -> torch.Tensor:
-    """The rows' confounds in white units, `(n, q_C)`; keep columns are not read."""
-    metadata = torch.from_numpy(encoded(design, table))
-    columns, directions = len(design.confound_columns), design.confound_directions
-    return metadata[:, :columns] @ torch.from_numpy(design.whitening[:columns, :directions])
