@@ -81,7 +81,7 @@ def open_table(
     values = np.column_stack(list(columns.values()))
     everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
     files = [path, *([Path(str(table))] if table else [])]
-    return ArraySource(values, everything, fingerprint(files), list(columns), notes, files)
+    return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files)
 
 
 def _by_default(path: Path, content: Columns, taken: set[str], dropped: set[str]) -> tuple[Columns, list[SourceNote]]:

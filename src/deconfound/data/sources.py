@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.files import file_digest
-from deconfound.data.tables import Columns, join_positions, read_table
+from deconfound.data.tables import join_positions, read_table
 from deconfound.design.table import absent_columns, in_rows
 from deconfound.errors import Fault, TableError
 
@@ -63,6 +63,7 @@ class SourceNote:
         return self.text
 
 
+@dataclass(eq=False, repr=False)
 class ArraySource:
     """Samples along the first axis of an array, memory-mapped where it is a file of its own; see `Source`.
 
@@ -72,22 +73,15 @@ class ArraySource:
         files: Where the content lies, in the order in which the fingerprint was made of it.
     """
 
-    def __init__(
-        self,
-        values: NDArray[Any],
-        table: Columns,
-        fingerprint: str,
-        names: Sequence[str] = (),
-        notes: Sequence[SourceNote] = (),
-        files: Sequence[Path] = (),
-    ) -> None:
-        self.values = values
-        self.files = tuple(files)
-        self.names = tuple(names)
-        self.notes = tuple(notes)
-        self.table: Mapping[str, Any] = table
-        self.shape: tuple[int, ...] = values.shape[1:]
-        self.fingerprint = fingerprint
+    values: NDArray[Any]
+    table: Mapping[str, Any]
+    fingerprint: str
+    names: Sequence[str] = ()
+    notes: Sequence[SourceNote] = ()
+    files: Sequence[Path] = ()
+
+    def __post_init__(self) -> None:
+        self.shape: tuple[int, ...] = self.values.shape[1:]
 
     def __len__(self) -> int:
         return len(self.values)
