@@ -17,10 +17,9 @@ from deconfound.cli.compare import compare
 from deconfound.cli.fit import fit
 from deconfound.cli.init import init
 from deconfound.cli.predict import predict
-from deconfound.cli.progress import counted
 from deconfound.errors import DeconfoundError
 
-__all__ = ["app", "counted", "main"]
+__all__ = ["app", "main"]
 
 app = typer.Typer(
     name="deconfound",

@@ -10,19 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 # Plain lines come at most so often, in seconds.
 LINE_EVERY = 10.0
-
-
-def counted(console: Console) -> Progress:
-    """A bar for work whose steps are counted; it stays on the screen, with the time remaining while it runs."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    count = TextColumn("{task.completed}/{task.total}")
-    remaining = (TextColumn("remaining"), TimeRemainingColumn())
-    return Progress(TextColumn("{task.description}"), BarColumn(), count, *remaining, console=console)
 
 
 @contextmanager
