@@ -27,11 +27,8 @@ Terms = Sequence[str | Term]
 class Roles:
     """What `fit` finds out about its inputs, and what later calls have to obey.
 
-    Attributes:
-        origin: Where the confounds are: columns of "X", a "table" beside it, or None for no confounds.
-        confounds: Names or terms.
-        keep: Names or terms from the same place.
-        features: Positions of the features among the columns of X; None for all of X.
+    The origin says where confounds and keep are: columns of "X", a "table" beside it, or None for no confounds. The
+    features are positions among the columns of X; None for all of X.
     """
 
     origin: Literal["X", "table"] | None

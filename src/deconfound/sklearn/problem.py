@@ -66,14 +66,9 @@ def as_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Task:
-    """The labels of a fit, ready for a network.
+    """The labels of a fit, ready for a network: class numbers from 0, or (without classes) numbers of mean 0 and sd 1.
 
-    Attributes:
-        outputs: How many numbers per sample a network that the estimator builds returns.
-        target: The labels, `(n,)`: class numbers from 0, or numbers with mean 0 and sd 1.
-        kind: How the design reads them.
-        classes: How many classes there are; None for a numeric label.
-        criterion: The loss of each row.
+    `outputs` is how many numbers per sample a network that the estimator builds returns.
     """
 
     outputs: int

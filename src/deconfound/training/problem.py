@@ -37,14 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, task and folds of a run.
+    """Data, task and folds of a run; its config has every default resolved.
 
-    Attributes:
-        config: With every default resolved.
-        source: The samples and their table.
-        task: What is predicted.
-        codes: The labels `(n, labels)`, NaN where a row has none.
-        folds: The division of the rows that have every label.
+    `codes` are the labels `(n, labels)`, NaN where a row has none. The folds divide the rows that have every label.
     """
 
     config: Config

@@ -22,20 +22,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """What a look at the data has shown.
-
-    Attributes:
-        data: Where samples and table lie.
-        task: What is predicted.
-        shape: The shape of a sample.
-        confounds: Columns or terms to remove.
-        person: The column that names the person of a row, or None.
-        site: The confound that says where a row comes from, or None.
-        folder: Where the run will lie.
-        missing_confounds: Whether cells of the confounds are empty.
-        missing_features: Whether cells of the features are.
-        rare_levels: Whether a fold may be trained without some level.
-    """
+    """What a look at the data has shown; with rare levels a fold may be trained without some of them."""
 
     data: DataOptions
     task: Task
