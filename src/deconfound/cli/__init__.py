@@ -64,15 +64,12 @@ def main() -> None:
     """Run a command; an error is one message, and exit code 2 where it is one that the library expects, else 1."""
     try:
         app()
-    except DeconfoundError as error:
-        if _debug:
-            traceback.print_exc()
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        sys.exit(2)
     except Exception as error:
         if _debug:
             traceback.print_exc()
-        text = escape(f"{type(error).__name__}: {error}")
-        hint = "This is a fault of deconfound: please report it; `deconfound --debug …` shows where it happened."
-        Console(stderr=True).print(f"[bold red]error:[/] {text}\n{hint}", highlight=False)
-        sys.exit(1)
+        text, expected = str(error), isinstance(error, DeconfoundError)
+        if not expected:
+            hint = "This is a fault of deconfound: please report it; `deconfound --debug …` shows where it happened."
+            text = f"{type(error).__name__}: {text}\n{hint}"
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False)
+        sys.exit(2 if expected else 1)
