@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from deconfound.design.table import from_cells
 from deconfound.errors import DeconfoundWarning, OptionError, ScanError
 
 
-@dataclass(eq=False, repr=False)
 class FileSource:
     """Scans or images and their table; see `deconfound.data.Source`. Made by `open_scans` and `open_images`.
 
@@ -33,18 +32,18 @@ class FileSource:
         made: How many files were read by this call; the others came from the cache.
     """
 
-    table: Mapping[str, Any]
-    shape: tuple[int, ...]
-    fingerprint: str
-    paths: tuple[Path, ...]
-    skipped: tuple[str, ...]
-    made: int
-    _volumes: StoredVolumes
-    _places: NDArray[np.intp]
-    _content: Callable[[], list[str]]
-
-    def __post_init__(self) -> None:
-        self._then = self._content()
+    def __init__(
+        self, volumes: StoredVolumes, places: NDArray[np.intp], shape: tuple[int, ...], table: dict[str, NDArray[Any]],
+        paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
+        content: Callable[[], list[str]],
+    ) -> None:  # fmt: skip
+        self._volumes, self._places, self._content, self._then = volumes, places, content, content()
+        self.table: Mapping[str, Any] = table
+        self.shape = shape
+        self.fingerprint = fingerprint
+        self.paths = tuple(paths)
+        self.skipped = tuple(skipped)
+        self.made = made
 
     def __len__(self) -> int:
         return len(self._places)
@@ -104,8 +103,9 @@ def open_files(listing: Listing, read: Callable[[Path], NDArray[Any]], how: Read
     columns = {name: from_cells([row.get(name) for row in rows], name) for name in names}
     texts = {name: [str(cell) for cell in column.tolist()] for name, column in columns.items()}
     mark = digest([how.settings, list(how.stored_shape), how.dtype, [digests[item] for item in good], texts])
-    paths, places = tuple(listing.paths[item] for item in good), np.array(good, dtype=np.intp)
-    return FileSource(columns, how.shape, mark, paths, tuple(faults), cached.made, cached.volumes, places, content)
+    paths = [listing.paths[item] for item in good]
+    places = np.array(good, dtype=np.intp)
+    return FileSource(cached.volumes, places, how.shape, columns, paths, mark, faults, cached.made, content)
 
 
 def _report(faults: list[str], good: int, how: Reading) -> None:
