@@ -18,7 +18,7 @@ from deconfound_lab.harness import run_experiment
 from deconfound_lab.harness.page import write_page
 from deconfound_lab.synthetic import measures, plan, training
 from deconfound_lab.synthetic.experiment import SyntheticExperiment
-from deconfound_lab.synthetic.images import CEILING, SITE_SHARES, SITES, ceiling, synthetic_images
+from deconfound_lab.synthetic.images import CEILING, SITE_SHARES, SITES, ceiling, images_on, synthetic_images
 from deconfound_lab.synthetic.measures import measure
 from deconfound_lab.synthetic.networks import NETWORKS
 from deconfound_lab.synthetic.page import sentence
@@ -151,6 +151,25 @@ def test_two_trainings_of_a_seed_give_the_same_numbers(small):
     assert run_setup(setup, CPU, silent, 50) == run_setup(setup, CPU, silent, 50)
 
 
+def test_a_cell_is_the_same_alone_and_after_others_that_drew_its_images(small):
+    cells = [
+        Setup("none", 20, lr=1e-2, steps=2, seeds=(0,)),
+        Setup("mdn", 20, steps=2, seeds=(0,), balanced=True),
+        Setup("none", 20, problem="curved", steps=2, seeds=(0,)),
+        Setup("none", 20, problem="curved-linear", steps=2, seeds=(0,)),
+    ]
+
+    def alone(setup):
+        images_on.cache_clear()
+        return run_setup(setup, CPU, silent, 30)
+
+    each = [alone(setup) for setup in cells]
+    images_on.cache_clear()
+    assert [run_setup(setup, CPU, silent, 30) for setup in cells] == each
+    # Training, validation and two tests of each problem are drawn once; the second and the fourth cell find theirs.
+    assert images_on.cache_info().misses == images_on.cache_info().hits == 2 * 4
+
+
 def test_training_and_eval_differ_for_batch_statistics_and_not_for_the_plain_network(small):
     found = {
         method: run_setup(Setup(method, 20, steps=2, seeds=(0,)), CPU, silent, 50)[0]["gap"]
@@ -165,11 +184,11 @@ def test_no_image_trains_and_tests_and_none_trains_and_validates(monkeypatch):
     """Equal seeds give equal images, so no seed may be drawn from twice: by any seed of a grid, or by any stage."""
     drawn = {"train": [], "held out": []}
 
-    def record(per_group, seed, *args, **options):
+    def record(device, per_group, seed, *rest):
         drawn["train" if per_group == 1000 and len(drawn["train"]) == len(calls) else "held out"].append(seed)
-        return synthetic_images(10, seed, *args, **options)
+        return images_on(device, 10, seed, *rest)
 
-    monkeypatch.setattr(training, "synthetic_images", record)
+    monkeypatch.setattr(training, "images_on", record)
     stages = [1000 + 50 * seed + stage for seed in range(5) for stage in range(5)]
     calls = []
     for seed in (*range(10), *stages):

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -194,7 +195,8 @@ class InMemoryTrainer:
         batches = in_batches(order, self.schedule.batch_size)
         if self._pairs is not None:
             batches = paired_batches(batches, *self._pairs)
-        return [torch.from_numpy(rows).to(self._device) for rows in batches]
+        every = torch.from_numpy(np.concatenate(batches)).to(self._device)  # one copy, not one for each batch
+        return list(every.split([len(rows) for rows in batches]))
 
     def _held_out(self) -> Iterator[Any]:
         assert self.validation is not None

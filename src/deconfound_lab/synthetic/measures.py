@@ -14,7 +14,7 @@ from deconfound.metrics import u_distance_correlation_sqr
 from deconfound.training import InMemoryTrainer, Samples, predict_in_memory
 from deconfound_lab.synthetic.images import SyntheticImages
 
-EVAL_BATCH = 2000
+EVAL_BATCH = 5000
 # Images of each group on which distance correlations are measured.
 MEASURED = 2000
 # Batches on which training mode and eval mode are compared.
@@ -61,11 +61,11 @@ def measure(made: Method, design: Design, tests: Mapping[str, SyntheticImages]) 
 
 def outputs(made: Method, design: Design, data: SyntheticImages) -> tuple[Tensor, Tensor]:
     """Logits and the first fully connected layer's output; only the confounds are given, as for a user's new people."""
-    device = next(made.parameters()).device
+    device = data.images.device
     metadata = torch.from_numpy(design.encode(data.columns)).to(device)
-    found = predict_in_memory(made, Samples(data.images.to(device), metadata), EVAL_BATCH, features=FEATURES)
+    found = predict_in_memory(made, Samples(data.images, metadata), EVAL_BATCH, features=FEATURES)
     assert found.features is not None
-    return found.logits, found.features
+    return found.logits.to(device), found.features.to(device)
 
 
 def accuracy(logits: Tensor, group: Tensor) -> float:

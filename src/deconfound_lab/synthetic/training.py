@@ -14,8 +14,8 @@ import deconfound as dc
 from deconfound.methods import Setting
 from deconfound.training import InMemoryTrainer, Samples, Schedule, bce
 from deconfound_lab.footing import kind_of, refits, trained_with
-from deconfound_lab.synthetic.images import AMPLITUDES, Ranges, SyntheticImages, ceiling, synthetic_images
-from deconfound_lab.synthetic.measures import gap, measure
+from deconfound_lab.synthetic.images import AMPLITUDES, Ranges, SyntheticImages, ceiling, images_on
+from deconfound_lab.synthetic.measures import accuracy, gap, measure, outputs
 from deconfound_lab.synthetic.networks import NETWORKS
 from deconfound_lab.synthetic.plan import TRAINING_IMAGES, Setup
 
@@ -45,23 +45,30 @@ def make_problem(
 ) -> Problem:
     """Training, validation and test images of one seed; a design of their own sees the training images alone."""
     half = TRAINING_IMAGES // 2
-    train, validation = (draw(problem, 10 * seed + part, half, main=main) for part in (0, 1))
+    train, validation = (draw(problem, device, 10 * seed + part, half, main=main) for part in (0, 1))
     weights = [weights_of(each, problem) if balanced else None for each in (train, validation)]
     if design is None:
         design = dc.Design(confounds=confounds_of(problem), keep=["group"]).fit(train.table, weight=weights[0])
     tests = {
-        name: draw(problem, 100_000 + 10 * seed + part, test_per_group, name, main)
+        name: draw(problem, device, 100_000 + 10 * seed + part, test_per_group, name, main)
         for part, name in enumerate(("tied", "independent"))
     }
-    images = [labelled(*each, design, device) for each in zip((train, validation), weights, strict=True)]
+    images = [labelled(*each, design) for each in zip((train, validation), weights, strict=True)]
     return Problem(design, images[0], images[1], tests)
 
 
-def draw(problem: str, seed: int, per_group: int, confound: Any = "tied", main: Ranges = AMPLITUDES) -> SyntheticImages:
+def draw(
+    problem: str,
+    device: torch.device,
+    seed: int,
+    per_group: int,
+    confound: str = "tied",
+    main: Ranges = AMPLITUDES,
+) -> SyntheticImages:
     """Images of a kind of problem."""
     reading = "width" if problem == "width" else "amplitude"
     kind = {"width": "one", "curved-linear": "curved"}.get(problem, problem)
-    return synthetic_images(per_group, seed, confound, kind=kind, reading=reading, main=main)
+    return images_on(device, per_group, seed, confound, kind, reading, main)
 
 
 def confounds_of(problem: str) -> list[Any]:
@@ -79,13 +86,12 @@ def weights_of(data: SyntheticImages, problem: str) -> NDArray[np.float64]:
     return dc.balance(data.table, ["group"], confounds_of(problem), types={"group": "categorical"}).row_weight
 
 
-def labelled(
-    data: SyntheticImages, weight: NDArray[np.float64] | None, design: dc.Design, device: torch.device
-) -> Samples:
-    """Images on the device, with metadata and labels: to train and validate with."""
-    metadata = torch.from_numpy(design.encode(data.table))
+def labelled(data: SyntheticImages, weight: NDArray[np.float64] | None, design: dc.Design) -> Samples:
+    """Images with metadata and labels: to train and validate with."""
+    device = data.images.device
+    metadata = torch.from_numpy(design.encode(data.table)).to(device)
     known = None if weight is None else torch.from_numpy(weight).float().to(device)
-    return Samples(data.images.to(device), metadata.to(device), data.group.float().to(device), weight=known)
+    return Samples(data.images, metadata, data.group.float(), weight=known)
 
 
 def make_trainer(setup: Setup, seed: int, problem: Problem, steps: int, made: Any = None) -> InMemoryTrainer:
@@ -170,9 +176,9 @@ def run_stages(setup: Setup, seed: int, device: torch.device, tick: Tick, test_p
         made = make_problem(setup.problem, number, device, main, test_per_group, design, setup.balanced)
         design = made.design
         problems.append(made)
-    accuracy: dict[str, list[list[float]]] = {"as trained": [], "refitted": []}
+    tables: dict[str, list[list[float]]] = {"as trained": [], "refitted": []}
     if not refits(setup.method):
-        del accuracy["refitted"]
+        del tables["refitted"]
     network: Any = None
     for stage, problem in enumerate(problems):
         trainer = make_trainer(setup, seed, problem, setup.steps, network)
@@ -181,12 +187,13 @@ def run_stages(setup: Setup, seed: int, device: torch.device, tick: Tick, test_p
             if step % 50 == 0:
                 tick(stage * setup.steps + step, len(problems) * setup.steps)
         state, network = trainer.state(), trainer.method
-        for judged, table in accuracy.items():
+        for judged, table in tables.items():
             trainer.load(state, refit=judged == "refitted")
-            table.append([measure(network, each.design, each.tests)["accuracy"] for each in problems])
+            tied = [(each.tests["tied"], each.design) for each in problems]
+            table.append([accuracy(outputs(network, own, data)[0], data.group) for data, own in tied])
         trainer.load(state)
     ceilings = [ceiling(main) for main in setup.stages]
-    found = {name: {"accuracy": table, **transfer(table, ceilings)} for name, table in accuracy.items()}
+    found = {name: {"accuracy": table, **transfer(table, ceilings)} for name, table in tables.items()}
     return {"seed": seed, "ceilings": ceilings, **found}
 
 
