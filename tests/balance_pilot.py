@@ -96,16 +96,20 @@ def measure(folder):
     for name, (_, splits) in SETS.items():
         found = {arm: _measured(name, splits, arm, folder) for arm in ARMS}
         lines = {arm: {key: _estimate(found[arm][key], found["none"][key]) for key in MEASURES} for arm in ARMS}
-        first = json.loads((run_folder(name, "5-fold", "none", 0, folder) / "run.json").read_text())
         seconds = sum(
             sum(json.loads((path / "results.json").read_text())["seconds"].values())
             for path in folder.glob(f"{name}-*")
             if path.is_dir()
         )
-        kept = ("deconfound", "commit", "python", "platform", "packages", "data")
-        origin = {key: first["provenance"][key] for key in kept}
+        origin = provenance(run_folder(name, "5-fold", "none", 0, folder))
         content["sets"][name] = {"lines": lines, "seconds": round(seconds), "seeds": splits, "provenance": origin}
     return content
+
+
+def provenance(run):
+    """Code, machine and data of a run."""
+    known = json.loads((run / "run.json").read_text())["provenance"]
+    return {key: known[key] for key in ("deconfound", "commit", "python", "platform", "packages", "data")}
 
 
 def _measured(name, splits, arm, folder):
@@ -201,21 +205,31 @@ def cell(arm, item):
     return text.replace("-", "−")
 
 
-def markdown(content, name):
-    """The table of one set of data; a difference to the plain network is bold where its interval does not include 0."""
-    lines = [f"| | {' | '.join(MEASURES.values())} |", "|---" * (len(MEASURES) + 1) + "|"]
-    for arm, measures in content["sets"][name]["lines"].items():
-        cells = [cell(arm, measures[key]) for key in MEASURES]
+def markdown(content, name, seconds=None):
+    """The table of one set of data, with the seconds of each arm if given; "–" where an arm was not trained.
+
+    A difference to the plain network is bold where its interval does not include 0.
+    """
+    heads = [*MEASURES.values(), *(["seconds a fold"] if seconds else [])]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for arm, values in content["sets"][name]["lines"].items():
+        cells = [cell(arm, values[key]) if key in values else "–" for key in MEASURES]
+        cells += [f"{seconds[arm]:g}"] if seconds else []
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[2])
-    if sys.argv[1] == "train":
+def main(train, measure, results, markdown):
+    """`train FOLDER`, or `measure FOLDER`, which writes the results and shows their tables."""
+    verb, folder = sys.argv[1], Path(sys.argv[2])
+    if verb == "train":
         train(folder)
     else:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(measure(folder), indent=1) + "\n")
-        for each in SETS:
-            print(markdown(json.loads(RESULTS.read_text()), each))
+        content = measure(folder)
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.write_text(json.dumps(content, indent=1) + "\n")
+        print(*(markdown(content, name) for name in content["sets"]), sep="\n")
+
+
+if __name__ == "__main__":
+    main(train, measure, RESULTS, markdown)

@@ -5,7 +5,6 @@
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +54,11 @@ def measure(folder):
             arm: {key: balance_pilot._estimate(values[key], found["none"][key]) for key in values}
             for arm, values in found.items()
         }
-        first = json.loads((run_folder(name, "5-fold", "none", folder) / "run.json").read_text())
-        kept = ("deconfound", "commit", "python", "platform", "packages", "data")
         content["sets"][name] = {
             "lines": lines,
             "chosen": {key: value for key, value in chosen.items() if value},
             "seconds": {arm: _seconds(name, arm, folder) for arm in found},
-            "provenance": {key: first["provenance"][key] for key in kept},
+            "provenance": balance_pilot.provenance(run_folder(name, "5-fold", "none", folder)),
         }
     return content
 
@@ -92,21 +89,9 @@ def _seconds(name, arm, folder):
 
 
 def markdown(content, name):
-    """The table of one set of data, as that of balance; "–" where an arm was not trained."""
-    measures = balance_pilot.MEASURES
-    lines = [f"| | {' | '.join(measures.values())} | seconds a fold |", "|---" * (len(measures) + 2) + "|"]
-    for arm, values in content["sets"][name]["lines"].items():
-        cells = [balance_pilot.cell(arm, values[key]) if key in values else "–" for key in measures]
-        lines.append(f"| {arm} | {' | '.join(cells)} | {content['sets'][name]['seconds'][arm]:g} |")
-    return "\n".join(lines)
+    """The table of one set of data, as that of balance, with the seconds of a fold."""
+    return balance_pilot.markdown(content, name, content["sets"][name]["seconds"])
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[2])
-    if sys.argv[1] == "train":
-        train(place)
-    else:
-        RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(json.dumps(measure(place), indent=1) + "\n")
-        for each in CELLS:
-            print(markdown(json.loads(RESULTS.read_text()), each))
+    balance_pilot.main(train, measure, RESULTS, markdown)

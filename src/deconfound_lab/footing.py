@@ -16,9 +16,13 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {"adversarial": {"weight": 0.2, "warm
 """What the search on simulated MRIs chose for the adversary, which has no weight of its own; see decision 0016."""
 
 
+OWN: Mapping[str, type[Method]] = {each.name: each for each in (AuthorsPMDN,)}
+"""Methods that only the lab has."""
+
+
 def kind_of(name: str) -> type[Method]:
-    """A method of the library, or the one that only the lab has."""
-    return AuthorsPMDN if name == AuthorsPMDN.name else method(name)
+    """A method of the library or of the lab."""
+    return OWN[name] if name in OWN else method(name)
 
 
 def refits(name: str) -> bool:
