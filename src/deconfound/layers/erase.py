@@ -176,14 +176,12 @@ class Erase(MetadataLayer):
 
     @torch.no_grad()
     def _learn(self, x: Tensor, batch: WhitenedBatch) -> None:
-        before = self._moments().exact()
-        after = self.learned_from(before, x, batch, self.memory)
-        new, old = after.tensors(), before.tensors()
-        finite = torch.stack([torch.isfinite(value).all() for value in new.values()]).all()
-        safe = GroupMoments(**{name: torch.where(finite, new[name], old[name]) for name in new})
-        erasing = self.solve(safe)
+        after = self.learned_from(self._moments().exact(), x, batch, self.memory)
+        erasing = self.solve(after)
+        sums = [value.sum() for value in after.tensors().values()]
+        finite = torch.isfinite(torch.stack(sums)).all()
         self._count_skip(finite)
-        self.adopt(safe, erasing, finite & torch.isfinite(erasing).all())
+        self.adopt(after, erasing, finite & torch.isfinite(erasing.sum()))
 
     def _infer(self, x: Tensor, batch: WhitenedBatch | None) -> Tensor:
         return erase(x, pool_positions(x), self._beta())
