@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deconfound.methods import TrainingBatch
@@ -17,7 +16,7 @@ from deconfound.training.fold_data import FoldData, Part
 from deconfound.training.step import in_batches, number_of_batches, shuffled
 from deconfound.training.within import cases_of, paired_batches
 
-Batch = dict[str, Tensor]
+Batch = dict[str, Any]
 
 
 class Rows(Dataset[Batch]):
