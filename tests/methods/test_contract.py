@@ -13,6 +13,7 @@ from torch import nn
 import deconfound.methods
 from deconfound.errors import OptionError
 from deconfound.methods import METHODS, Method, method
+from deconfound.methods.layered import LayerMethod
 from tests.methods.contract import CHECKS, answers, problem, trained
 from tests.methods.problem import fit, make_network, prepare
 from tests.pages import blocks
@@ -42,11 +43,18 @@ def test_a_method_is_declared_once_and_described(name):
     assert ("Reads the confounds at inference." in section) == kind.reads_confounds
 
 
-def test_the_table_of_all_methods_says_who_needs_the_confounds_at_inference():
+def test_the_table_of_all_methods_says_what_each_needs_and_can():
     page = (ROOT / "docs" / "concepts" / "methods.md").read_text()
-    lines = page.split("## At a glance")[1].split("\n## ")[0].strip().split("\n")[2:]
-    told = {cells[1].strip(" `"): cells[2].strip() for cells in (line.split("|") for line in lines)}
-    assert told == {name: "yes" if method(name).reads_confounds else "no" for name in METHODS}
+    lines = [line for line in page.split("## At a glance")[1].split("\n## ")[0].split("\n") if line.startswith("| `")]
+    told = {cells[1]: cells[2:] for cells in ([cell.strip(" `") for cell in line.split("|")] for line in lines)}
+    assert set(told) == set(METHODS)
+    for name, (needs, new_site, _, weights, cost, _) in told.items():
+        kind = method(name)
+        assert needs == ("yes" if kind.reads_confounds else "no")
+        assert ("`adapt`" in new_site) == (issubclass(kind, LayerMethod) and kind.reads_confounds), name
+        assert (new_site == "is refused") == (not kind.takes_new_sites)
+        assert (weights == "yes") == kind.takes_weights
+        assert ("weight is chosen" in cost) == bool(kind.rungs({}, 100))
 
 
 def test_every_method_of_the_room_is_registered():

@@ -155,6 +155,18 @@ def test_empty_features_are_told_or_filled(tmp_path):
     assert open_problem(tiny.config(path, tmp_path / "run", data={"missing_features": "mean"}))
 
 
+def test_a_method_that_refuses_new_sites_is_told_before_a_site_is_left_out(tmp_path):
+    config = tiny.config(
+        tiny.write(tmp_path),
+        tmp_path / "run",
+        method={"name": "combat"},
+        splits={"kind": "leave-one-out", "column": "site"},
+    )
+    with pytest.raises(OptionError, match="must be one that takes a new site where 'site' is left out; got 'combat'"):
+        open_problem(config)
+    open_problem(config.updated(splits={"column": "sex"}))
+
+
 def test_a_site_that_is_left_out_may_be_unseen(tmp_path):
     path = tiny.write(tmp_path)
     problem = open_problem(tiny.config(path, tmp_path / "run", splits={"kind": "leave-one-out", "column": "site"}))

@@ -14,6 +14,7 @@ from deconfound.data import Source
 from deconfound.design import Design
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
+from deconfound.methods import method
 from deconfound.training.balancing import FoldBalance, balance_fold
 from deconfound.training.checks import SITES, class_faults, column_faults, listed_faults, open_data, setting_faults
 from deconfound.training.isolated import isolated_test_rows
@@ -132,7 +133,7 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
     config = _resolved(config, source)
     problem = Problem(config, source, task, codes, _divided(config, source, task, codes))
     if check:
-        faults = [fault for fold in problem.folds for fault in class_faults(task, codes, fold)]
+        faults = [*_new_site_faults(config), *(f for fold in problem.folds for f in class_faults(task, codes, fold))]
         if config.training.w_scores and not faults:
             faults += [fault for fold in problem.folds for fault in w_score_faults(problem, fold)]
         if faults:
@@ -143,6 +144,14 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
             except DeconfoundError as fault:
                 raise OptionError(_fold_fault(problem, problem.folds[number], fault)) from fault
     return problem
+
+
+def _new_site_faults(config: Config) -> list[str]:
+    """A site is left out, and the method refuses a new one: without this every fold would be trained first."""
+    splits, name = config.splits, config.method.name
+    if splits.kind != "leave-one-out" or splits.column != config.design.site or method(name).takes_new_sites:
+        return []
+    return [f"method.name must be one that takes a new site where {splits.column!r} is left out; got {name!r}."]
 
 
 def _divided(config: Config, source: Source, task: Task, codes: NDArray[np.float64]) -> tuple[Fold, ...]:
