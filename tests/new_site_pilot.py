@@ -2,7 +2,7 @@
 
 `python -m tests.new_site_pilot abide FOLDER` reads the runs of `tests.left_out_pilot` in this folder, `… cohort FOLDER`
 simulates cohorts with a fourth site, and both write their part of the results;
-`docs/tutorials/leave-one-site-out.md` has the tables that `markdown` makes of them, and a test compares the two.
+`docs/results/left-out.md` has the tables that `markdown` makes of them, and a test compares the two.
 """
 
 import json
@@ -125,9 +125,9 @@ def abide(folder):
             for place, way in enumerate(WAYS)
         }
         with_controls[layer] = runs[0][1]
-    first = json.loads((left_out_pilot.run_folder("abide", "pmdn", 0, folder) / "run.json").read_text())
+    origin = balance_pilot.provenance(left_out_pilot.run_folder("abide", "pmdn", 0, folder))
     about = {"seeds": seeds, "sites": sites, "sites with ten controls in a half": with_controls["pmdn"]}
-    return {**about, "lines": lines, "provenance": {key: first["provenance"][key] for key in KEPT}}
+    return {**about, "lines": lines, "provenance": origin}
 
 
 # Simulated cohorts: region means of small volumes, three sites in training, a fourth that is new.

@@ -8,7 +8,7 @@ import pytest
 
 from deconfound.auditing import comparison_page
 from deconfound.methods import METHODS
-from tests import balance_figure, balance_pilot, methods_pilot
+from tests import balance_figure, balance_pilot, left_out_pilot, methods_pilot, new_site_pilot
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -83,3 +83,14 @@ def test_the_pilots_of_methods_are_those_of_the_results(name):
     content = json.loads(methods_pilot.RESULTS.read_text())
     assert methods_pilot.markdown(content, name) in (DOCS / "concepts" / "methods.md").read_text()
     assert len(content["sets"][name]["provenance"]["data"]) == 64
+
+
+def test_the_tables_of_sites_that_were_left_out_are_those_of_the_results():
+    page = (DOCS / "results" / "left-out.md").read_text()
+    methods, adapting = (json.loads(file.read_text()) for file in (left_out_pilot.RESULTS, new_site_pilot.RESULTS))
+    for name, found in methods["sets"].items():
+        assert left_out_pilot.markdown(methods, name) in page
+        assert len(found["provenance"]["data"]) == 64
+    for part in ("abide", "cohort"):
+        assert new_site_pilot.markdown(adapting[part]["lines"]) in page
+        assert adapting[part]["provenance"]["commit"]
