@@ -21,7 +21,7 @@ from typing import Any
 from tests.package import ROOT, build
 
 ROOMS = ["design", "metrics", "layers", "sklearn_", "data", "surgery/test_model.py", "training/test_run.py"]
-NAMED = ("torch", "numpy", "pandas", "scikit-learn")
+NAMED = ("torch", "numpy", "pandas", "scikit-learn", "scipy", "pyarrow")
 # What needs no torch: the design, also on the machine that only predicts.
 WITHOUT_TORCH = """
 import compileall, doctest, importlib, pkgutil, deconfound, deconfound.design
@@ -51,7 +51,8 @@ class Cell:
 def oldest() -> dict[str, str]:
     """The lower bounds in pyproject.toml, the highest where extras differ."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["train"]]
+    extras = project["optional-dependencies"]
+    wanted = [*extras["test"], *project["dependencies"], *extras["tables"], *extras["train"]]
     found = dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in wanted)
     return {name: found[name] for name in NAMED}
 
@@ -62,6 +63,7 @@ def cells() -> list[Cell]:
     without = {name: version for name, version in old.items() if name != "torch"}
     return [
         Cell("newest, Python 3.11", "3.11"),
+        # With their scipy and pyarrow: newer ones need a newer numpy, and scikit-learn 1.6 stops at the newer scipy.
         Cell("oldest numpy, pandas and scikit-learn, Python 3.11", "3.11", without),
         Cell("oldest torch, Python 3.11", "3.11", {"torch": old["torch"]}),
         Cell("Python 3.12", "3.12"),
@@ -133,7 +135,8 @@ def try_cell(cell: Cell, wheel: Path, source: Path, folder: Path) -> None:
     cell.passed, cell.failed = counts(done.stdout.strip() or "1 error")
     if cell.failed:
         named = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
-        cell.note = " ".join(named)[:400] or done.stderr[-300:]
+        reasons = re.findall(r"^E +(.+)", done.stdout, flags=re.MULTILINE)
+        cell.note = f"{' '.join(named)[:400]} {reasons[0][:200] if reasons else done.stderr[-300:]}"
 
 
 def main() -> None:

@@ -129,6 +129,8 @@ def test_a_dataset_of_dicts_with_pillow_images_is_a_source():
     [
         ("dataset must have a length and items by number; got generator", OptionError,
          lambda: open_dataset((x for x in range(3)), table={"a": [1]})),
+        ("dataset must be one dataset; got a dict of 'train'. Pass one of its entries", OptionError,
+         lambda: open_dataset({"train": Pictures()}, table={"a": [1]})),
         ("got both or none", OptionError, lambda: open_dataset(Pictures())),
         ("table must have one row per sample; got 2 rows for 6 samples", ShapeError,
          lambda: open_dataset(Pictures(), table={"a": [1, 2]})),

@@ -89,7 +89,8 @@ def open_dataset(
     """A dataset as a source: anything with `len()` whose items are samples, as torch and Hugging Face datasets have.
 
     Args:
-        dataset: Map-style: `dataset[i]` is a tuple, a dict, or the input itself.
+        dataset: Map-style: `dataset[i]` is a tuple, a dict, or the input itself. Pillow images become `(channels,
+            height, width)` in 0 … 1; arrays and tensors stay as they are, so their channels must come first.
         inputs: The place or key of the input in an item. If None: the first of a tuple; of a dict, what is called
             image, pixel_values or x, or else the only entry that is no column; any other item is itself the input.
         table: One row per item, in the same order.
@@ -103,10 +104,7 @@ def open_dataset(
         >>> source.read([1]), source.table["dx"].tolist()
         (array([[0., 2.]], dtype=float32), ['AD', 'CN'])
     """
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
-        raise OptionError(
-            f"dataset must have a length and items by number; got {type(dataset).__name__}. Make a list of it."
-        )
+    check_items(dataset)
     if (table is None) == (columns is None):
         raise OptionError("table or columns must say what each sample's label and confounds are; got both or none.")
     if columns is not None:
@@ -118,6 +116,19 @@ def open_dataset(
     if rows != len(dataset):
         raise ShapeError(f"table must have one row per sample; got {rows} rows for {len(dataset)} samples.")
     return DatasetSource(dataset, _found(dataset[0], read) if inputs is None else inputs, read, version)
+
+
+def check_items(dataset: Any) -> None:
+    """Refuse what has no samples by number: a stream, nothing, or several datasets by name."""
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        names = ", ".join(map(repr, dataset))
+        raise OptionError(
+            f"dataset must be one dataset; got a {type(dataset).__name__} of {names}. Pass one of its entries."
+        )
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+        raise OptionError(
+            f"dataset must have a length and items by number; got {type(dataset).__name__}. Make a list of it."
+        )
 
 
 def _found(item: Any, columns: Sequence[str] | Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from deconfound.data import Source, open_dataset, reads_files
 from deconfound.data import open_source as open_any
+from deconfound.data.datasets import check_items
 from deconfound.errors import OptionError
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def given_source(source: Any, columns: Sequence[str]) -> Source:
     if hasattr(source, "read") and hasattr(source, "table"):
         known: Source = source
         return known
-    first = source[0] if hasattr(source, "__len__") and len(source) else None
+    check_items(source)
+    first = source[0]
     if not isinstance(first, Mapping):
         raise OptionError(
             "source must be a dataset of dicts, or opened by deconfound.data.open_dataset; got "
