@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from deconfound import metrics
 from deconfound.auditing import audit
+from deconfound.auditing.baselines import confounds_alone
 from deconfound.errors import DeconfoundWarning, OptionError
+from deconfound.metrics import column
 from tests.auditing.cohort import cohort
 
 QUICK = {"permutations": 99, "bootstraps": 40, "embedding": False}
@@ -279,3 +282,15 @@ def test_the_detectable_effect_is_found_about_four_times_in_five():
         options = {**QUICK, "permutations": 39}
         hits += audit(outputs, {"age": age}, confounds=["age"], **options).verdicts[0].found
     assert 0.55 <= hits / 40 <= 0.98
+
+
+def test_the_confounds_alone_are_judged_on_people_whom_they_were_not_fitted_to():
+    """A confound that names the person tells the label of a known one, and nothing of a new one."""
+    person = torch.arange(40).repeat_interleave(6)
+    label = torch.randint(2, (40,), generator=torch.Generator().manual_seed(0))[person]
+    named = [column("scanner", [f"s{number}" for number in person.tolist()])]
+    target = [column("dx", label.tolist())]
+    known, new = (confounds_alone(named, target, units, 0)[:, 0] for units in (torch.arange(240), person))
+    right = [float(((scores > 0) == (label == 1)).double().mean()) for scores in (known, new)]
+    assert right[0] == 1.0
+    assert right[1] < 0.7

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from deconfound.auditing import audit
+from deconfound.auditing import audit, html_table
+from deconfound.auditing.forest import Dot, Panel, forest
 from tests.auditing.cohort import cohort
 
 ARGUMENTS = [
@@ -52,6 +53,14 @@ def test_nothing_from_the_data_is_markup(result):
     assert page.count("<script") == 2
     assert "<img" not in page
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+
+
+def test_every_text_of_a_table_and_of_a_forest_is_escaped():
+    panel = Panel("<i>title", "<i>note", (Dot(0.1, 0.0, 0.2),))
+    drawn = forest(["<i>model"], [panel], "<i>figure").svg
+    for page in (drawn, html_table(["<i>head", "b"], [["<i>row", "<i>cell"]], label="<i>label")):
+        assert "<i>" not in page
+    assert [drawn.count(f"&lt;i&gt;{text}") for text in ("title", "note", "model")] == [2, 1, 2]
 
 
 @pytest.fixture(scope="module")
