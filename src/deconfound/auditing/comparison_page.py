@@ -92,7 +92,7 @@ def _scatters(content: Mapping[str, Any]) -> str:
     for confound in content["confounds"]:
         dots = []
         for line in content["lines"]:
-            x, y = _value(of_line(line, f"left/outputs/{confound}")), _value(of_line(line, measure))
+            x, y = _interval(of_line(line, f"left/outputs/{confound}")), _interval(of_line(line, measure))
             dots.append(Dot(line["name"], x.value, y.value, (x.low, x.high), (y.low, y.high)))
         if any(math.isfinite(dot.x) for dot in dots):
             axes = (f"dcor² of {confound} in the outputs", STATISTICS[measure].name)
@@ -102,10 +102,10 @@ def _scatters(content: Mapping[str, Any]) -> str:
 
 def _forest(content: Mapping[str, Any]) -> str:
     measure = headline(content)
-    changes = tuple(_value(of_line(line, measure)["difference"]) for line in content["lines"])
+    changes = tuple(_interval(of_line(line, measure)["difference"]) for line in content["lines"])
     panels = [Panel(f"{STATISTICS[measure].name}, difference", f"to {network_name(content['base'])}", changes)]
     for name in content["confounds"]:
-        dots = tuple(_value(of_line(line, f"left/outputs/{name}")) for line in content["lines"])
+        dots = tuple(_interval(of_line(line, f"left/outputs/{name}")) for line in content["lines"])
         if any(math.isfinite(dot.value) for dot in dots):
             panels.append(Panel(f"{name} left", "dcor² in the outputs", dots))
     return forest([line["name"] for line in content["lines"]], panels, "Differences and what is left").html
@@ -177,6 +177,5 @@ def _split_words(content: Mapping[str, Any]) -> str:
     return f"{len(content['folds'])}-fold cross-validation with all rows of a person in one fold"
 
 
-def _value(item: Mapping[str, Any]) -> Value:
-    value, low, high = (math.nan if item[key] is None else float(item[key]) for key in ("mean", "low", "high"))
-    return Value(value, low, high)
+def _interval(item: Mapping[str, Any]) -> Value:
+    return Value.of(item, "mean")

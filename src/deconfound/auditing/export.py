@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -68,13 +67,8 @@ def _forest(rows: Sequence[Mapping[str, Any]], down: str, across: str, title: st
     cells = {(row[down], row[across]): row for row in rows}
     note = STATISTICS[rows[0]["statistic"]].name
     line = None if across == "model" else 0.0
-    drawn = [Panel(name, note, tuple(_dot(cells.get((each, name))) for each in lines), line) for name in panels]
+    drawn = [Panel(name, note, tuple(Dot.of(cells.get((each, name))) for each in lines), line) for name in panels]
     return forest(lines, drawn, title)
-
-
-def _dot(row: Mapping[str, Any] | None) -> Dot:
-    numbers = [None] * 3 if row is None else [row["value"], row["low"], row["high"]]
-    return Dot(*(math.nan if number is None else number for number in numbers))
 
 
 def standalone(figure: Figure) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from deconfound.auditing.figures import Figure, digits, scale
 from deconfound.auditing.html import safe
@@ -19,6 +20,12 @@ class Dot:
     value: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any] | None, key: str = "value") -> Self:
+        """The value under a key, and its interval, of a row as JSON holds it; None is no number."""
+        numbers = [None] * 3 if item is None else [item[key], item["low"], item["high"]]
+        return cls(*(math.nan if number is None else float(number) for number in numbers))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from deconfound.auditing.answers import LARGEST, numbers_of
 from deconfound.auditing.records import Note
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
 from deconfound.errors import OptionError, ShapeError, TableError
-from deconfound.metrics.columns import Column, cells_of, column, looks_like_codes
+from deconfound.metrics.columns import Column, category_codes, column, looks_like_codes
 from deconfound.metrics.conditional import SMALLEST_GROUP
 
 # Names of the level that a score counts down from, whatever the alphabet says.
@@ -96,7 +96,7 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         {space: {model: values[rows] for model, values in models.items()} for space, models in spaces.items()},
         [item.take(rows) for item in confounds],
         labels,
-        _groups(labels, len(rows)),
+        category_codes(labels, len(rows)),
         units,
         _codes(columns, roles.fold, n)[rows],
         notes,
@@ -207,12 +207,6 @@ def directed(label: Column, positive: str | None) -> Column:
     calm = [level.strip().lower() in _NEGATIVE for level in label.levels]
     turned = positive == label.levels[0] if positive is not None else calm == [False, True]
     return Column(label.name, "binary", 1 - label.values, label.levels[::-1]) if turned else label
-
-
-def _groups(labels: list[Column], n: int) -> Tensor:
-    """`(n,)` codes of the combinations of categorical labels; curves take care of the numeric ones."""
-    categories = [label for label in labels if label.kind != "numeric"]
-    return cells_of(categories)[0] if categories else torch.zeros(n, dtype=torch.long)
 
 
 def _codes(columns: dict[str, NDArray[Any]], name: str | None, n: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from deconfound.auditing.records import NO_ANSWER, Note
 from deconfound.metrics.columns import Column
 from deconfound.metrics.correlation import association
+from deconfound.metrics.permutations import varies_within
 
 SAME_AS_LABEL = 0.95
 TIED_TO_LABEL = 0.3
@@ -99,12 +100,8 @@ def _rare_levels(confound: Column) -> list[Note]:
 def _constant(confound: Column, cells: Tensor) -> tuple[int, int]:
     """In how many of the cells the confound does not vary, and how many cells there are."""
     present = confound.present
-    codes = torch.unique(cells[present], return_inverse=True)[1]
-    values = torch.unique(confound.values[present], return_inverse=True)[1]
-    count = int(codes.max()) + 1
-    low = torch.full((count,), len(values)).scatter_reduce(0, codes, values, "amin")
-    high = torch.full((count,), -1).scatter_reduce(0, codes, values, "amax")
-    return int((low == high).sum()), count
+    varies = varies_within(torch.unique(cells[present], return_inverse=True)[1], confound.values[present])
+    return int((~varies).sum()), len(varies)
 
 
 def _within_folds(confound: Column, folds: Tensor) -> list[Note]:

@@ -134,31 +134,23 @@ def _one_label(
     classes, codes = _classes(name, values[present], forced, kind)
     metadata = design.encode(table, np.float64)[present]
     strata = {column: (index[present], levels) for column, (index, levels) in _strata(design, table).items()}
-    weight = np.zeros(len(values))
+    whole = np.zeros(len(codes), np.intp) if classes is None else codes.astype(np.intp)
+    y = codes[:, None] if classes is None else np.eye(len(classes))[whole][:, 1:]
     lacking: tuple[NoOverlap, ...] = ()
-    terms = tuple(column.term for column in design.columns)
-    if classes is None:
-        y = codes[:, None]
-        inside = _entropy(y, metadata, (name,), design.names)
-        weight[present] = inside
-        return LabelBalance(
-            name, None, np.where(present, 0, -1), weight, (), "entropy", y, metadata, terms, present, False
-        )
-    whole = codes.astype(np.intp)
-    if kind == "entropy":
-        y = np.eye(len(classes))[whole][:, 1:]
-        weight[present] = _entropy(y, metadata, tuple(f"{name}[{level}]" for level in classes[1:]), design.names)
-        how, separated = "entropy", False
+    how, separated = "entropy", False
+    if classes is None or kind == "entropy":
+        names = (name,) if classes is None else tuple(f"{name}[{level}]" for level in classes[1:])
+        inside = _entropy(y, metadata, names, design.names)
     else:
         used, lacking = _overlapping(name, whole, classes, strata)
         cells = _cells(design, strata, used)
         parts = _parts(used, folds, None if people is None else people[present], seed)
         shares, separated = _shares(metadata, cells, whole, len(classes), parts, name)
         how = "cells" if cells is not None else "logistic"
-        weight[present] = _weigh(kind, shares, whole, used, clip)
-    code = np.full(len(values), -1)
-    code[present] = whole
-    y = np.eye(len(classes))[whole][:, 1:]
+        inside = _weigh(kind, shares, whole, used, clip)
+    weight, code = np.zeros(len(values)), np.full(len(values), -1)
+    weight[present], code[present] = inside, whole
+    terms = tuple(column.term for column in design.columns)
     return LabelBalance(name, classes, code, weight, lacking, how, y, metadata, terms, present, separated)
 
 

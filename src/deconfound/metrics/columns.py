@@ -109,6 +109,12 @@ def cells_of(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...]]:
     return codes, names
 
 
+def category_codes(columns: Sequence[Column], n: int) -> Tensor:
+    """`(n,)` codes of the combinations of categorical columns, without the numeric ones; zeros where there are none."""
+    categories = [item for item in columns if item.kind != "numeric"]
+    return cells_of(categories)[0] if categories else torch.zeros(n, dtype=torch.long)
+
+
 def _cell(item: Column, value: float) -> str:
     text = item.levels[int(value)] if item.levels else f"{value:g}"
     return f"{item.name} {text}"

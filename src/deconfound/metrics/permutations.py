@@ -34,7 +34,7 @@ def permuted_rows(
     held = torch.unique(strata, return_inverse=True)[1]
     rows_in = torch.zeros(people, int(held.max()) + 1, dtype=torch.long)
     rows_in.index_put_((unit, held), torch.ones_like(unit), accumulate=True)
-    varies = _varies_within(unit, people, values)
+    varies = varies_within(unit, values)
     # One code for people who may be exchanged: those without variation by the strata they are in, the others by
     # how many rows they have in each.
     alike = torch.where(varies[:, None], rows_in + 1, -(rows_in > 0).long())
@@ -77,11 +77,11 @@ def local_groups(label: Tensor, size: int) -> Tensor:
     return rank * groups // len(label)
 
 
-def _varies_within(unit: Tensor, people: int, values: Tensor) -> Tensor:
-    """`(people,)` whether a person has more than one value."""
-    codes = torch.unique(values, dim=0, return_inverse=True)[1]
-    low = torch.full((people,), len(codes)).scatter_reduce(0, unit, codes, "amin")
-    high = torch.full((people,), -1).scatter_reduce(0, unit, codes, "amax")
+def varies_within(groups: Tensor, values: Tensor) -> Tensor:
+    """`(groups,)` whether the rows of a group, coded from 0 on, have more than one value."""
+    codes, count = torch.unique(values, dim=0, return_inverse=True)[1], int(groups.max()) + 1
+    low = torch.full((count,), len(codes)).scatter_reduce(0, groups, codes, "amin")
+    high = torch.full((count,), -1).scatter_reduce(0, groups, codes, "amax")
     return low != high
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from deconfound.errors import OptionError, ShapeError
 from deconfound.metrics.checks import codes_of, ordinary, samples
-from deconfound.metrics.columns import Column, cells_of
+from deconfound.metrics.columns import Column, category_codes
 from deconfound.metrics.conditional import SMALLEST_GROUP, confound_beyond, outputs_beyond
 from deconfound.metrics.distance_tests import Draws, dcor_draws
 from deconfound.metrics.permutations import local_groups, permuted_rows
@@ -92,8 +92,7 @@ def residuals(
 ) -> Residuals:
     """Take smooth curves in the numeric labels out of both sides, within the groups of the other labels."""
     person = torch.arange(len(x)) if units is None else torch.unique(units, return_inverse=True)[1]
-    categories = [label for label in labels if label.kind != "numeric"]
-    groups = cells_of(categories)[0] if categories else torch.zeros(len(x), dtype=torch.long)
+    groups = category_codes(labels, len(x))
     given = torch.stack([label.values for label in labels if label.kind == "numeric"], dim=1).double()
     # A confound that a person has once is set against the person's mean label, so that people exchange it whole.
     per_person = _mean_by(given, person)[person]
