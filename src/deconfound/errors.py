@@ -6,6 +6,8 @@ Catch `DeconfoundError` for everything that the library refuses, or the builtin 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -112,6 +114,13 @@ class RunError(DeconfoundError, RuntimeError):
 
 class DeconfoundWarning(UserWarning):
     """Something that a result should not be read without knowing."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """For the end of a message: the known name that is nearest to a wrong one, after a blank; else something else."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else otherwise
+    return f" {hint}" if hint else ""
 
 
 def need(module: str, extra: str) -> Any:

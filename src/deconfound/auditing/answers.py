@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import as_array, in_rows, is_missing, plain
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.checks import tensor
@@ -95,7 +96,7 @@ def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> N
     if not text and all(cell is None or isinstance(cell, int | float) for cell in cells):
         return np.array([np.nan if cell is None else cell for cell in cells], np.float64).reshape(array.shape)
     width = array.size // len(array)
-    slips = [place for place in text if not _is_number(cells[place])]
+    slips = [place for place in text if not reads_as_number(cells[place])]
     spoilt = slips and len({cells[place] for place in text}) - len({cells[place] for place in slips}) > MOST_CODES
     if width > 1 or spoilt or array.dtype.kind in "mMcV":
         place = (slips or text or [0])[0]
@@ -114,14 +115,6 @@ def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> N
     classes = levels if set(named.levels) <= set(levels) else named.levels
     codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
     return np.eye(len(classes))[codes]
-
-
-def _is_number(text: Any) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def answers(outputs: Tensor, labels: Sequence[Column], classes: Sequence[str] = ()) -> Answers | None:
@@ -149,7 +142,7 @@ def answers(outputs: Tensor, labels: Sequence[Column], classes: Sequence[str] = 
 
 def sorted_levels(levels: Sequence[str]) -> tuple[str, ...]:
     """Levels as scikit-learn sorts classes: numbers by size, text by the alphabet."""
-    if all(_is_number(level) for level in levels):
+    if all(reads_as_number(level) for level in levels):
         return tuple(sorted(levels, key=float))
     return tuple(sorted(levels))
 
@@ -190,7 +183,7 @@ def _classes(outputs: Tensor, label: Column, order: Sequence[str], what: str) ->
 
 def _class_codes(output: Tensor, label: Column) -> Tensor | None:
     """The class of each row where the outputs are the label's own numbers, such as 1 and 2; not 0 and 1."""
-    if not all(_is_number(level) for level in label.levels):
+    if not all(reads_as_number(level) for level in label.levels):
         return None
     numbers = torch.tensor([float(level) for level in label.levels], dtype=output.dtype)
     if {0.0, 1.0} >= set(numbers.tolist()) or not bool(torch.isin(output, numbers).all()):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from deconfound.metrics.columns import Column
-from deconfound.metrics.linear_models import ridge
+from deconfound.metrics.linear_models import held_out_ridge
 from deconfound.metrics.resampling import person_folds
 
 FOLDS = 5
@@ -43,10 +43,6 @@ def _predicted(x: Tensor, labels: Sequence[Column], units: Tensor, seed: int) ->
     wanted = [item.encoded if one and item.kind == "categorical" else item.values[:, None] for item in labels]
     targets = torch.cat(wanted, dim=1)
     x = (x - x.mean(0)) / x.std(0).clamp_min(1e-12)
-    fold = person_folds(units, FOLDS, torch.Generator().manual_seed(seed))
-    out = torch.empty_like(targets)
-    for held in range(FOLDS):
-        train, test = fold != held, fold == held
-        out[test] = ridge(x[train], targets[train], x[test])
+    out = held_out_ridge(x, targets, person_folds(units, FOLDS, torch.Generator().manual_seed(seed)))
     # Scores of binary labels are read as above or below one half.
     return out - 0.5 if all(item.kind == "binary" for item in labels) else out

@@ -1,6 +1,5 @@
 """What an audit is given, checked and brought into one form before anything is measured."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 from deconfound.auditing.answers import LARGEST, numbers_of
 from deconfound.auditing.records import Note
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
-from deconfound.errors import OptionError, ShapeError, TableError
+from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.metrics.columns import Column, category_codes, column, looks_like_codes
 from deconfound.metrics.conditional import SMALLEST_GROUP
 
@@ -155,9 +154,8 @@ def _check_names(table: Table, roles: Roles) -> None:
 
 
 def _unknown(role: str, name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known) or 'none'}."
-    return f"{role} must name {'labels' if role == 'positive' else 'confounds or labels'}; got {name!r}. {hint}"
+    hint = did_you_mean(name, known, f"There are: {', '.join(known) or 'none'}.")
+    return f"{role} must name {'labels' if role == 'positive' else 'confounds or labels'}; got {name!r}.{hint}"
 
 
 def _refuse_few(units: Tensor) -> None:

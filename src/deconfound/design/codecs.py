@@ -214,7 +214,7 @@ def _infer(name: str, values: NDArray[Any]) -> tuple[Kind, list[DesignNote]]:
     return "categorical", [DesignNote("text numbers", (name,), text)]
 
 
-def reads_as_number(text: str) -> bool:
+def reads_as_number(text: Any) -> bool:
     """Whether a text is a number."""
     try:
         float(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.errors import Fault, ShapeError, TableError
+from deconfound.errors import Fault, ShapeError, TableError, did_you_mean
 
 # What BIDS tables, CSV readers and NaN turned into text leave in a cell that holds nothing.
 MISSING_TEXT = frozenset({"", "n/a", "nan"})
@@ -39,9 +38,8 @@ def absent_columns(names: Sequence[str], available: Sequence[str], role: str) ->
     faults = []
     for name in names:
         if name not in available:
-            near = difflib.get_close_matches(str(name), available, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(available) or 'nothing'}."
-            text = f"{role} must be columns of the table; got {name!r}, which it lacks. {hint}"
+            hint = did_you_mean(str(name), available, f"It has: {', '.join(available) or 'nothing'}.")
+            text = f"{role} must be columns of the table; got {name!r}, which it lacks.{hint}"
             faults.append(Fault("absent", str(name), text))
     return faults
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, did_you_mean
 from deconfound.methods.base import (
     Criterion,
     Loss,
@@ -41,9 +40,7 @@ METHODS: dict[str, str] = {
 def method(name: str) -> type[Method]:
     """The class of a method by its name."""
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise OptionError(f"method must be one of {', '.join(METHODS)}; got {name!r}.{hint}")
+        raise OptionError(f"method must be one of {', '.join(METHODS)}; got {name!r}.{did_you_mean(name, METHODS)}")
     module, kind = METHODS[name].split(":")
     found: type[Method] = getattr(import_module(f"deconfound.methods.{module}"), kind)
     return found

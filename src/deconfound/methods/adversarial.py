@@ -32,8 +32,6 @@ class AdversarialMethod(Method):
     most recent `window` samples where the batch is smaller, so that a batch of one has a correlation too.
 
     Args:
-        network: Any module.
-        setting: The problem.
         weight: Of the heads' term in the network's gradient; None lets a run choose it on its validation rows, and with
             it the warm-up (`deconfound.methods.choosing`), and is 1 where nothing chooses.
         limit: At each place, the norm of the heads' term is at most so many times that of the task's gradient, so that

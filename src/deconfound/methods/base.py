@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from deconfound.design import Design
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, did_you_mean
 from deconfound.surgery import NormalizedModel, Place, Plan, normalize
 
 # Of logits and target the loss of each row, `(n,)` or `(n, labels)`; methods take the (weighted) mean. A
@@ -284,9 +283,7 @@ def unknown_options(kind: type[Method], options: Iterable[str]) -> list[str]:
     faults = []
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            listed = ", ".join(known) or "none"
+            listed, hint = ", ".join(known) or "none", did_you_mean(name, known)
             faults.append(f"options of method {kind.name!r} must be among: {listed}; got {name!r}.{hint}")
     return faults
 

@@ -20,8 +20,6 @@ class BatchNormMethod(Method):
     means and variances are weighted.
 
     Args:
-        network: Any module.
-        setting: The problem.
         momentum: Weight of the newest batch in the running statistics.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.design.table import in_rows
-from deconfound.errors import OptionError, ShapeError, TableError
+from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Setting
 
@@ -70,9 +69,8 @@ def site_of(setting: Setting, method: str) -> Confound:
     categories = {confound.name: confound for confound in confounds_of(setting.design) if confound.levels}
     if setting.site in categories:
         return categories[setting.site]
-    near = difflib.get_close_matches(setting.site or "", categories, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(categories) or 'none'}."
-    raise OptionError(f"site must be a categorical confound for method {method!r}; got {setting.site!r}. {hint}")
+    hint = did_you_mean(setting.site or "", categories, f"There are: {', '.join(categories) or 'none'}.")
+    raise OptionError(f"site must be a categorical confound for method {method!r}; got {setting.site!r}.{hint}")
 
 
 def which_level(columns: Tensor, codes: Tensor, confound: Confound, method: str) -> Tensor:

@@ -25,8 +25,6 @@ class CovariateMethod(Method):
     person is then the one averaged over everybody's confounds, `E_C[link(network(x) + C w)]`, given back as logits.
 
     Args:
-        network: Any module.
-        setting: The problem.
         samples: Over how many training rows at most predictions are averaged.
         link: What makes predictions of logits: "sigmoid" for each by itself, "softmax" over classes, "identity"
             for quantities. None reads it off the training targets: whole numbers with several logits are classes,

@@ -30,8 +30,6 @@ class DependenceMethod(Method):
     `window` rows where a batch is smaller. Reads nothing at inference.
 
     Args:
-        network: Any module.
-        setting: The problem.
         weight: Of the penalty; None lets a run choose it on its validation rows (`deconfound.methods.choosing`), and is
             1 where nothing chooses.
         window: Over how many rows at least the correlation is taken, once so many have been seen.

@@ -22,8 +22,6 @@ class EraseMethod(LayerMethod):
     linearly within a label. Of named places those are passed over that have too few features to leave any.
 
     Args:
-        network: Any module.
-        setting: The problem.
         memory: See `Erase`.
         shrinkage: See `Erase`.
         controls_only: Learn the directions from the controls alone.

@@ -22,8 +22,6 @@ class InputResidualizeMethod(Method):
     numbers. Keep takes part in the fit and is not subtracted.
 
     Args:
-        network: Any module.
-        setting: The problem.
         controls_only: Fit on the controls alone.
     """
 

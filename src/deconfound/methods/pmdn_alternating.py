@@ -22,8 +22,6 @@ class AlternatingPMDNMethod(LayerMethod):
     """`AlternatingPMDN` layers: before each step of the network, a pass and a step on β with the network frozen.
 
     Args:
-        network: Any module.
-        setting: The problem.
         beta_lr: The learning rate of β, in white units: for SGD, 1 would be least squares on a white batch.
         beta_optimizer: "adam", whose steps a rare level cannot blow up, or "sgd".
         layer_norm: Whether LayerNorm stands before each layer.

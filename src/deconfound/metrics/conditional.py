@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import ShapeError
-from deconfound.metrics.checks import tensor
+from deconfound.metrics.checks import matrix, tensor
 from deconfound.metrics.distance import u_distance_correlation_sqr
 from deconfound.metrics.smoothing import normal_scores, smooth_residuals
 
@@ -72,7 +72,7 @@ def residual_dcor_sqr(x: "Samples", y: "Samples", given: "Samples") -> Tensor:
     `x (n,) or (n, d)` and a numeric `y (n,)` are taken by their normal scores, so that no tail decides; one-hot
     levels `y (n, q)` stay as they are. Both lose a smooth curve in `given (n,) or (n, k)`, and x its local scale.
     """
-    x, y, given = (_columns(values, name) for values, name in ((x, "x"), (y, "y"), (given, "given")))
+    x, y, given = (matrix(values, name) for values, name in ((x, "x"), (y, "y"), (given, "given")))
     return u_distance_correlation_sqr(outputs_beyond(x, given)[0], confound_beyond(y, given)[0])
 
 
@@ -94,8 +94,3 @@ def confound_beyond(y: Tensor, given: Tensor) -> tuple[Tensor, float]:
     """What a smooth curve leaves of a confound: normal scores of a number, or 0/1 columns of levels; and its cost."""
     numeric = y.shape[1] == 1 and len(torch.unique(y)) > 2
     return smooth_residuals(normal_scores(y) if numeric else y, given)
-
-
-def _columns(values: "Samples", name: str) -> Tensor:
-    out = tensor(values, name)
-    return out[:, None] if out.ndim == 1 else out

@@ -31,3 +31,12 @@ def ridge(x: Tensor, targets: Tensor, at: Tensor) -> Tensor:
     scale = (s[:, None] / (s.square()[:, None] + penalties[best])) * uy
     predicted: Tensor = mean + (at - centre) @ (vt.T @ scale)
     return predicted
+
+
+def held_out_ridge(x: Tensor, targets: Tensor, fold: Tensor) -> Tensor:
+    """`(n, t)` predictions of each row by a regression on the rows of the other folds."""
+    out = torch.empty_like(targets)
+    for held in torch.unique(fold):
+        train, test = fold != held, fold == held
+        out[test] = ridge(x[train], targets[train], x[test])
+    return out

@@ -14,7 +14,7 @@ from torch import Tensor
 from deconfound.errors import OptionError, ShapeError
 from deconfound.metrics.checks import codes_of, matrix, ordinary
 from deconfound.metrics.columns import Column
-from deconfound.metrics.linear_models import ridge
+from deconfound.metrics.linear_models import held_out_ridge
 from deconfound.metrics.performance import auc, r_squared, weighted_auc
 from deconfound.metrics.permutations import movable, permuted_rows
 from deconfound.metrics.resampling import Estimate, Resampling, bootstrap_weights, estimate, interval, person_folds
@@ -98,10 +98,7 @@ def _held_out(x: Tensor, targets: Tensor, fold: Tensor, column: Column) -> Tenso
     if column.kind != "numeric":
         wanted = _member(targets, column).to(x.dtype)
     side_by_side = wanted.transpose(0, 1).flatten(1)
-    out = torch.empty_like(side_by_side)
-    for held in torch.unique(fold):
-        train, test = fold != held, fold == held
-        out[test] = ridge(x[train], side_by_side[train], x[test])
+    out = held_out_ridge(x, side_by_side, fold)
     return out.reshape(len(fold), len(targets), *wanted.shape[2:]).transpose(0, 1)
 
 

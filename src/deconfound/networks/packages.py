@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, need
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, did_you_mean, need
 from deconfound.surgery import last_linear
 
 PACKAGES = ("monai", "hf")
@@ -143,8 +142,7 @@ def _check_loaded(wanted: str, model: nn.Module, info: dict[str, Any]) -> None:
 
 
 def _unknown(name: str, wanted: str, known: Collection[str], advice: str = "") -> OptionError:
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(wanted, known)
     return OptionError(f"network.name must be one that the package has; got {name!r}.{hint} {advice}".rstrip())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from deconfound.design import Design
-from deconfound.errors import DeconfoundError, OptionError
+from deconfound.errors import DeconfoundError, OptionError, did_you_mean
 from deconfound.networks.convolutional import ConvNet, SyntheticCNN
 from deconfound.networks.mlp import MLP
 from deconfound.networks.packages import build_from_package, from_package, imported, package_faults
@@ -86,8 +85,7 @@ def network_faults(name: str, options: dict[str, Any]) -> list[str]:
             return [str(fault)]
         return []
     if name not in NETWORKS:
-        near = difflib.get_close_matches(name, NETWORKS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, NETWORKS)
         return [
             f"network.name must be {', '.join(NETWORKS)}, monai:NAME, hf:NAME or package.module:callable; got "
             f"{name!r}.{hint}"
@@ -97,8 +95,7 @@ def network_faults(name: str, options: dict[str, Any]) -> list[str]:
     faults = []
     for key in options:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(key, known)
             faults.append(
                 f"network.options of {name!r} must be among: {', '.join(known) or 'none'}; got {key!r}.{hint}"
             )
@@ -163,9 +160,8 @@ def feature_faults(network: nn.Module, name: str | None) -> list[str]:
     modules = dict(network.named_modules())
     if name is None or name in modules:
         return []
-    near = difflib.get_close_matches(name, modules, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(filter(None, modules))}."
-    return [f"network.features must be a module of the network; got {name!r}. {hint}"]
+    hint = did_you_mean(name, modules, f"It has: {', '.join(filter(None, modules))}.")
+    return [f"network.features must be a module of the network; got {name!r}.{hint}"]
 
 
 def hidden_features(network: nn.Module, name: str | None = "") -> AbstractContextManager[Collector | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable
 from typing import Any, Literal, overload
@@ -10,7 +9,7 @@ from typing import Any, Literal, overload
 from torch import nn
 
 from deconfound.design import Design
-from deconfound.errors import DeconfoundError, OptionError
+from deconfound.errors import DeconfoundError, OptionError, did_you_mean
 from deconfound.layers import MDN, PMDN, RMDN, AlternatingPMDN, Erase, JointPMDN, MetadataLayer
 from deconfound.layers.alternating import PenaltyLayer
 from deconfound.surgery.insertion import Insertion
@@ -161,8 +160,7 @@ def _kind(layer: str, design: Design, options: dict[str, Any]) -> type[MetadataL
     ]
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, [*known, "example", "where", "share", "layer_norm", "dry_run"], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, [*known, "example", "where", "share", "layer_norm", "dry_run"])
             raise OptionError(
                 f"options of layer={layer!r} must be among {', '.join(known) or 'none'}; got {name!r}.{hint}"
             )
