@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import deconfound as dc
 from deconfound.cli import app
 from deconfound.errors import OptionError
-from deconfound_lab.demo.demo import DemoResult, page, sentence
+from deconfound_lab.demo import DemoResult, page, sentence
 
 
 def result(accuracy, independent):
@@ -43,7 +43,7 @@ def test_what_the_terminal_shows_stands_on_the_page_before_the_audit():
 def test_what_the_demo_cannot_do_is_told_before_it_trains(tmp_path, monkeypatch, option, value):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.html").mkdir()
-    monkeypatch.setattr("deconfound_lab.demo.demo.train", lambda *args, **options: pytest.fail("trained first"))
+    monkeypatch.setattr("deconfound_lab.demo.train", lambda *args, **options: pytest.fail("trained first"))
     found = CliRunner().invoke(app, ["demo", option, value])
     assert isinstance(found.exception, OptionError)
     assert str(found.exception).startswith(f"{option} must be")

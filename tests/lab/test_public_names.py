@@ -63,7 +63,7 @@ def test_experiments_and_benchmarks_run_without_pydantic_nibabel_and_lightning(t
         from deconfound_lab.synthetic import plan, training
         from deconfound_lab.synthetic.experiment import SyntheticExperiment
         from deconfound_lab.synthetic.plan import Setup
-        import deconfound_lab.oasis.experiment, deconfound_lab.demo.demo, deconfound_lab.cli
+        import deconfound_lab.oasis.experiment, deconfound_lab.demo, deconfound_lab.cli
         plan.TRAINING_IMAGES = training.TRAINING_IMAGES = 40
         setups = [Setup("pmdn", 20, steps=2, seeds=(0,))]
         out = Path({str(tmp_path)!r})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from deconfound.auditing.answers import Answers, answers
 from deconfound.auditing.baselines import confounds_alone, missing_cells_alone
 from deconfound.auditing.independent import independence_weights, independent_performance
 from deconfound.auditing.intake import Intake, sampled
+from deconfound.auditing.measures import scaled
 from deconfound.auditing.performance import (
     Performance,
     bootstrapped,
@@ -21,7 +23,6 @@ from deconfound.auditing.performance import (
     split_by,
 )
 from deconfound.auditing.records import AuditRow, Note
-from deconfound.auditing.used import FEWEST_EXPLAINED, SHARES, erase
 from deconfound.metrics.columns import Column, tercile_codes
 from deconfound.metrics.correlation import association
 from deconfound.metrics.differences import Difference, bootstrap_difference, delong_difference
@@ -31,6 +32,10 @@ ALONE = {"confounds alone": confounds_alone, "missing cells alone": missing_cell
 NAN = float("nan")
 # A regression on as many rows tells what confounds reach; one column per level of all rows would not fit.
 MOST_FOR_BASELINES = 5_000
+# Shares of a confound that are erased, one after the other.
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Below this the outputs are no linear function of the features, and erasing there says little about them.
+FEWEST_EXPLAINED = 0.9
 
 
 def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[Note]]:
@@ -202,7 +207,7 @@ def _used(model: str, data: Intake, resampling: Resampling, folds: Tensor | None
     for confound in data.confounds:
         keep = confound.present.nonzero()[:, 0]
         labels = [label.take(keep) for label in data.labels]
-        found = erase(data.spaces["outputs"][model][keep], features[keep], confound.take(keep), labels)
+        found = _erased(data.spaces["outputs"][model][keep], features[keep], confound.take(keep), labels)
         if found is None or found.explained < FEWEST_EXPLAINED:
             why = "too many" if found is None else f"a linear read-out explains {found.explained:.0%} of the outputs"
             text = f"Whether {model} uses what its features hold is not measured: {why}, at least 90 % are needed."
@@ -216,3 +221,34 @@ def _used(model: str, data: Intake, resampling: Resampling, folds: Tensor | None
             item = Estimate(f"used_{main.statistic}", main.value, main.n, main.low, main.high)
             rows.append(audit_row(model, "features", confound.name, f"{share:g}", item))
     return rows, []
+
+
+class _Erased(NamedTuple):
+    """Outputs `(n, k)` after each share was erased, how much of them the read-out explains, and how much moves."""
+
+    outputs: list[Tensor]
+    explained: float
+    moved: float
+
+
+def _erased(outputs: Tensor, features: Tensor, confound: Column, labels: list[Column]) -> _Erased | None:
+    """Outputs of features from which a confound without gaps is erased; None where features are too many to read.
+
+    The outputs are read off the features by least squares. The confound's part of the features, `C β` of the fit
+    `features ≈ b₀ + C β + L γ` with the labels L, is subtracted in growing shares, and the same read-out applied again.
+    """
+    n, d = features.shape
+    if n <= d + 10:
+        return None
+    centred = features - features.mean(0)
+    y = outputs - outputs.mean(0)
+    weights = torch.linalg.lstsq(centred, y, driver="gelsd").solution
+    rest = y - centred @ weights
+    explained = 1 - float(rest.square().sum() / y.square().sum().clamp_min(1e-300))
+    design = torch.cat([scaled(confound), *(scaled(label) for label in labels)], dim=1)
+    design = design - design.mean(0)
+    width = scaled(confound).shape[1]
+    beta = torch.linalg.lstsq(design, centred, driver="gelsd").solution[:width]
+    part = design[:, :width] @ beta @ weights
+    moved = float(part.square().sum() / y.square().sum().clamp_min(1e-300))
+    return _Erased([outputs - share * part for share in SHARES], explained, moved)

@@ -26,7 +26,7 @@ def demo(
     alone can reach 83.3 % at most; more than that is the confound's doing.
     """
     from deconfound.data import write_text
-    from deconfound_lab.demo.demo import HEAD, NETWORKS, audit, lines, page, sentence, train
+    from deconfound_lab.demo import HEAD, NETWORKS, audit, lines, page, sentence, train
     from deconfound_lab.synthetic.images import CEILING
 
     if out.suffix != ".html" or out.is_dir():

@@ -1,1 +1,0 @@
-"""The main job in small."""
