@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import deconfound as dc
-from deconfound_lab.benchmarks import claims, figures, layers, others, page
+from deconfound_lab.benchmarks import claims, layers, others, page
 from deconfound_lab.benchmarks.experiment import run
 from deconfound_lab.benchmarks.jobs import rows
 from deconfound_lab.benchmarks.timing import Clock, kept_bytes, ratio
@@ -181,9 +181,9 @@ def test_all_sections_become_tables_and_growth_a_figure(quick):
     ):  # fmt: skip
         assert f"### {title}" in text
     assert "its figures mean nothing" in text
-    drawn = figures.growth([saved])
-    assert drawn == figures.growth([saved])
-    assert all(label in drawn for label in figures.AXES.values())
+    drawn = page.growth([saved])
+    assert drawn == page.growth([saved])
+    assert all(label in drawn for label in page.AXES.values())
 
 
 def test_the_page_is_the_one_made_from_the_committed_results():
