@@ -23,6 +23,7 @@ from deconfound.layers.tensors import (
     full_precision,
     gather_over_processes,
     in_memory_order,
+    in_rows,
     like_memory,
     processes,
     rows_in_memory,
@@ -93,8 +94,7 @@ class MetadataLayer(nn.Module, ABC):
     @final
     def _beta(self) -> Tensor:
         """β in whitened units, `(q, d)`, as eval uses it."""
-        beta = self.beta
-        return beta if beta.ndim == 2 else beta.reshape(len(beta), -1)
+        return in_rows(self.beta)
 
     @final
     @torch.no_grad()

@@ -10,6 +10,7 @@ one thread of a CPU they go by blocks of rows that stay in its cache: products a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from deconfound.layers import torch_private
 from deconfound.layers.pmdn import kernels
-from deconfound.layers.tensors import exact_type
+from deconfound.layers.tensors import Number, exact_type, number
 
 # What a block of rows takes up at most, the fewest rows that are worth a product, and the most regressors: products
 # with more are bound by arithmetic, which whole matrices do faster.
@@ -38,12 +39,12 @@ class Moments:
     Attributes:
         gram: `RᵀWR`, `(q, q)`.
         cross: `RᵀWf`, `(q, d)`.
-        rows: `Σw`, how many rows took part, a scalar.
+        rows: `Σw`, how many rows took part.
     """
 
     gram: Tensor
     cross: Tensor
-    rows: Tensor
+    rows: Number
 
 
 def residualize(features: Tensor, confounds: Tensor, coefficients: Tensor, scale: float = 1.0) -> Tensor:
@@ -120,9 +121,9 @@ def penalty(features: Tensor, regressors: Tensor, coefficients: Tensor, weights:
     return 0.5 * (weights * errors).sum() / positive(weights.sum())
 
 
-def positive(number: Tensor) -> Tensor:
+def positive(total: Number) -> Number:
     """A sum of weights to divide by, 1 where it is 0: a batch of rows that do not count has sums of 0, not NaN."""
-    return number + (number <= 0).to(number)
+    return total + (total <= 0)
 
 
 def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None) -> Moments:
@@ -133,14 +134,17 @@ def moments(features: Tensor, regressors: Tensor, weights: Tensor | None = None)
     return Moments(weighted.to(kind).T @ regressors.to(kind), cross_products(features, weighted), rows)
 
 
-def eigenvalue_bound(gram: Tensor) -> Tensor:
+def eigenvalue_bound(gram: Tensor) -> Number:
     """An upper bound of λmax of a Gram matrix: `min(‖G‖_F, 1 + ‖G − I‖_F)`.
 
     The first is exact for one sample, the second for a white batch; an eigenvalue solver would make a GPU wait.
     """
     unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    size: Tensor = torch.linalg.vector_norm(gram).clamp(min=torch.finfo(gram.dtype).tiny)
-    return torch.minimum(size, 1 + torch.dist(gram, unit))
+    size, apart = number(torch.linalg.vector_norm(gram)), number(torch.dist(gram, unit))
+    tiny = torch.finfo(gram.dtype).tiny
+    if isinstance(size, Tensor):
+        return torch.minimum(size.clamp(min=tiny), 1 + apart)
+    return max(min(size, 1 + apart), tiny)  # in this order NaN stays NaN
 
 
 def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:
@@ -158,7 +162,7 @@ def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:
     # With a prior no direction is open, and a CUDA graph can hold this solver, but none of eigenvalues.
     inverse = torch.linalg.inv_ex(inner)[0] if prior > 0 else torch.linalg.pinv(inner, rtol=rtol, hermitian=True)
     slopes = inverse.to(batch.cross) @ (batch.cross[:-1] - means.unsqueeze(1) * batch.cross[-1])
-    intercept = batch.cross[-1] / rows.to(batch.cross) - means @ slopes
+    intercept = batch.cross[-1] / rows - means @ slopes
     return torch.cat([slopes, intercept.unsqueeze(0)])
 
 
@@ -195,7 +199,8 @@ def recursive_update(
     Returns:
         The new coefficients, information and weight.
     """
-    kept = weight * forgetting**batch.rows
+    decay = math.log(forgetting) * batch.rows
+    kept = weight * (decay.exp() if isinstance(decay, Tensor) else math.exp(decay))
     total = kept + batch.rows
     information = (kept * information + batch.gram) / total
     damping = ROUNDING * torch.finfo(information.dtype).eps * information.diagonal().sum()

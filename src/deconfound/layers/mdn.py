@@ -20,7 +20,7 @@ from deconfound.layers.functional import (
     residualize,
     running_gram,
 )
-from deconfound.layers.tensors import all_finite, known, store
+from deconfound.layers.tensors import all_finite, store
 from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples the identity counts for in the running Gram matrix: that of a few rows has no inverse to speak of.
@@ -104,7 +104,7 @@ class MDN(MetadataLayer):
         usable: Tensor | bool = False
         if learns:
             with torch.no_grad():
-                some = known(of_batch.rows > 0)
+                some = of_batch.rows > 0
                 finite = all_finite(of_batch.cross, of_batch.gram)
                 usable = finite & some
                 self._count_skip(finite)

@@ -12,7 +12,7 @@ from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import pool_positions, recursive_update, residualize
-from deconfound.layers.tensors import all_finite, known, store
+from deconfound.layers.tensors import all_finite, store
 from deconfound.layers.whitened import WhitenedBatch
 
 
@@ -82,7 +82,7 @@ class RMDN(MetadataLayer):
         errors = residualize(features, batch.regressors, self._beta())
         of_batch = batch.moments(errors)
         new = recursive_update(self._beta(), self.information, self.weight, of_batch, self.forgetting)
-        some = known(of_batch.rows > 0)
+        some = of_batch.rows > 0
         finite = all_finite(new[0], new[1]) | (some ^ True)
         self._count_skip(finite)
         for buffer, value in zip((self.beta, self.information, self.weight), new, strict=True):

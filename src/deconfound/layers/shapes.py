@@ -52,10 +52,11 @@ class FeatureShape(NamedTuple):
             raise ShapeError(f"features must be a tensor; got {type(x).__name__}. Write torch.as_tensor(features).")
         if not x.is_floating_point():
             raise ShapeError(f"features must be floating point; got {x.dtype}.")
-        agrees = x.ndim == len(self.sizes) + 1 and all(
-            expected in (None, actual) for expected, actual in zip(self.sizes, x.shape[1:], strict=True)
-        )
-        if not agrees:
+        sizes = x.shape[1:]
+        if sizes != self.sizes and not (
+            len(sizes) == len(self.sizes)
+            and all(expected in (None, actual) for expected, actual in zip(self.sizes, sizes, strict=True))
+        ):
             wanted = ", ".join("any" if size is None else str(size) for size in self.sizes)
             raise ShapeError(f"features must have shape (n, {wanted}); got {tuple(x.shape)}.")
         if x.shape[0] == 0:  # len() would fix the batch size of an exported model

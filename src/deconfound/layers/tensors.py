@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+Number = float | Tensor
+
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Leave autocast; where there is none, no context is entered, which would cost as much as launching a kernel."""
@@ -23,16 +25,16 @@ def on_host(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
+def number(scalar: Tensor) -> Number:
+    """A scalar as a plain number where a look costs nothing: arithmetic with it costs a hundredth."""
+    return scalar.item() if on_host(scalar) else scalar
+
+
 def all_finite(*tensors: Tensor) -> Tensor | bool:
     """Whether every number is finite; a plain bool where a look costs nothing."""
     if on_host(tensors[0]):
         return all(math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all()) for tensor in tensors)
     return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
-
-
-def known(condition: Tensor) -> Tensor | bool:
-    """The condition as a plain bool where a look costs nothing."""
-    return bool(condition) if on_host(condition) else condition
 
 
 def store(buffer: Tensor, value: Tensor, usable: Tensor | bool) -> None:
@@ -46,6 +48,11 @@ def store(buffer: Tensor, value: Tensor, usable: Tensor | bool) -> None:
 def exact_type(tensor: Tensor) -> torch.dtype:
     """float64, or on devices without it the tensor's own type."""
     return tensor.dtype if tensor.device.type == "mps" else torch.float64
+
+
+def in_rows(coefficients: Tensor) -> Tensor:
+    """`(q, …)` as `(q, d)`."""
+    return coefficients if coefficients.ndim == 2 else coefficients.view(coefficients.shape[0], -1)
 
 
 def rows_in_memory(x: Tensor) -> tuple[Tensor, int]:

@@ -15,7 +15,7 @@ from deconfound.design import Design
 from deconfound.design.table import as_array
 from deconfound.errors import ShapeError
 from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound, positive
-from deconfound.layers.tensors import exact_type, sum_over_processes
+from deconfound.layers.tensors import Number, exact_type, number, on_host, processes, sum_over_processes
 
 T = TypeVar("T")
 Metadata = Tensor | NDArray[np.floating]
@@ -36,7 +36,8 @@ class WhitenedBatch:
         self.confounds = confounds
         self._regressors = regressors
         self.weights = weights
-        self.weighted = regressors if weights is None or regressors is None else regressors * weights.unsqueeze(1)
+        rows = confounds if regressors is None else regressors
+        self.weighted = rows if weights is None else rows * weights.unsqueeze(1)
         self.inputs_want_gradients = False
         self._made: dict[str, tuple[object, Any]] = {}
 
@@ -53,19 +54,19 @@ class WhitenedBatch:
 
     def white_confounds(self) -> Tensor:
         """`z_C`, `(n, q_C)`: the columns of R that belong to the confounds."""
-        return self.once("white confounds", lambda: self.regressors[:, : self.confounds.shape[1]])
+        return self.once("white confounds", lambda: self.regressors[:, : self.confounds.shape[1]].contiguous())
 
     def gram(self) -> Tensor:
         """`RᵀWR`, `(q, q)`, of the batch of all processes."""
         return self._totals()[0]
 
-    def rows(self) -> Tensor:
-        """`Σw`, how many samples take part in all processes, a scalar."""
+    def rows(self) -> Number:
+        """`Σw`, how many samples take part in all processes."""
         return self._totals()[1]
 
-    def largest_step(self) -> Tensor:
+    def largest_step(self) -> Number:
         """`1 / λmax` of `RᵀWR / Σw`, by an upper bound: with a longer step coefficients would overshoot."""
-        return self.once("step", lambda: eigenvalue_bound(self.gram() / positive(self.rows())).reciprocal())
+        return self.once("step", lambda: 1 / eigenvalue_bound(self.gram() / positive(self.rows())))
 
     def moments(self, features: Tensor, exact: bool = False) -> Moments:
         """The moments of these features, `(n, d)`, in all processes; the Gram matrix in double precision if `exact`."""
@@ -74,7 +75,7 @@ class WhitenedBatch:
 
     def cross(self, features: Tensor) -> Tensor:
         """`RᵀWf`, `(q, d)`, of the batch of all processes."""
-        (cross,) = sum_over_processes(cross_products(features, self._weighted))
+        (cross,) = sum_over_processes(cross_products(features, self.weighted))
         return cross
 
     def once(self, name: str, make: Callable[[], T], key: object = ()) -> T:
@@ -90,23 +91,20 @@ class WhitenedBatch:
         made: T = held[1]
         return made
 
-    @property
-    def _weighted(self) -> Tensor:
-        assert self.weighted is not None
-        return self.weighted
-
-    def _totals(self) -> tuple[Tensor, Tensor]:
+    def _totals(self) -> tuple[Tensor, Number]:
         return self.once("totals", self._make_totals)
 
-    def _make_totals(self) -> tuple[Tensor, Tensor]:
+    def _make_totals(self) -> tuple[Tensor, Number]:
         weights, regressors = self.weights, self.regressors
-        rows = regressors.new_full((), float(len(regressors))) if weights is None else weights.sum()
-        gram, rows = sum_over_processes(self._weighted.T @ regressors, rows)
-        return gram, rows
+        gram, n = self.weighted.T @ regressors, float(len(regressors))
+        if weights is None and processes() == 1 and on_host(gram):
+            return gram, n
+        gram, rows = sum_over_processes(gram, gram.new_full((), n) if weights is None else weights.sum())
+        return gram, number(rows)
 
     def _exact_gram(self) -> Tensor:
         kind = exact_type(self.regressors)
-        (gram,) = sum_over_processes(self._weighted.to(kind).T @ self.regressors.to(kind))
+        (gram,) = sum_over_processes(self.weighted.to(kind).T @ self.regressors.to(kind))
         return gram
 
 
@@ -135,7 +133,9 @@ def as_tensor(metadata: object, design: Design, n: int) -> Tensor:
 
 
 def _tensor(values: object, name: str) -> Tensor:
-    if isinstance(values, Tensor) or torch.compiler.is_compiling():  # a compiler knows arrays, and no masked ones
+    if isinstance(values, Tensor):
+        return values
+    if torch.compiler.is_compiling():  # which knows arrays, and no masked ones
         return torch.as_tensor(values)
     return torch.from_numpy(as_array(values, name))
 
@@ -202,7 +202,8 @@ def whiten(
         weights: `(n,)`; None where each row counts once.
     """
     metadata = metadata.to(confound_map)
-    confounds = metadata[:, : len(confound_map)] @ confound_map
+    columns = confound_map.shape[0]
+    confounds = (metadata if metadata.shape[1] == columns else metadata[:, :columns]) @ confound_map
     if not training:
         return WhitenedBatch(confounds)
     regressors = torch.addmm(regressor_map[-1], metadata, regressor_map[:-1])

@@ -11,6 +11,8 @@ from deconfound.errors import DeconfoundWarning
 
 # The batches after which all before are judged; then never again.
 JUDGED_AFTER = (20, 40, 80, 160)
+# So many are looked at in all, the same ones again among them: a look costs as much as a layer.
+MOST_LOOKS = 320
 # How many times as far batches' means lie apart as those of shuffled rows would: 1 for shuffled ones, give or take .5.
 SORTED = 8.0
 # Of a column that has not varied at all, so many rows should by now have had another value.
@@ -25,6 +27,7 @@ class BatchOrder:
         self._squares: list[Tensor] = []
         self._rows = 0
         self._varies = False  # within the last batch
+        self._looks = 0
         self._done = False
 
     @torch.no_grad()
@@ -32,6 +35,8 @@ class BatchOrder:
         """Take in one training batch `(n, p)`, standardised on the training table."""
         if self._done or not metadata.is_cpu:
             return
+        self._looks += 1
+        self._done = self._looks == MOST_LOOKS
         mean = metadata.mean(0, dtype=torch.float64)
         if self._varies and torch.equal(mean, self._means[-1]):
             return  # the same batch again, as when one tries a network out: it says nothing about the order

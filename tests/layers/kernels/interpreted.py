@@ -16,6 +16,7 @@ from deconfound.layers.pmdn.gradient import ImplicitGradient, average, largest_c
 from deconfound.layers.pmdn.kernels import launch, ops
 from deconfound.layers.pmdn.kernels.tiles import Tile
 from deconfound.layers.pmdn.update import constants, descend, moves
+from deconfound.layers.whitened import WhitenedBatch
 
 # The interpreter multiplies with NumPy, which warns of what is not finite.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -59,8 +60,8 @@ def test_one_pass_moves_beta_as_torch_does_and_subtracts(tile, dtype, n, d, q, c
     rates = torch.rand(4) / n
     gram = regressors.T @ regressors
     expected, (flag, skipped) = wide[3].clone(), counters()
-    by = moves(rates.double(), gram.double(), constants(q, expected)["row_masks"])
-    descend(expected, counters()[1], wide[1].T @ wide[0], by)
+    by = moves(rates.double(), WhitenedBatch(wide[2], wide[1]), constants(q, expected)["row_masks"])
+    descend(expected, counters()[1], wide[0], by)
     got = launch.move(features, beta, regressors, removed, rates, launch.Descent(gram, flag, skipped), tile=tile)
     assert error(beta, expected) < 1e-6
     assert got.dtype == dtype

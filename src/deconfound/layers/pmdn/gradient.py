@@ -15,6 +15,7 @@ size of the gradients that it is added to. A feature whose S would not be finite
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +23,10 @@ from torch import Tensor
 
 from deconfound.errors import DeconfoundError
 from deconfound.layers import torch_private
-from deconfound.layers.functional import cross_products, residualize
+from deconfound.layers.functional import cross_products, pool_positions, residualize
+from deconfound.layers.pmdn.update import Plan, descend
 from deconfound.layers.tensors import (
+    Number,
     full_precision,
     like_memory,
     on_host,
@@ -51,18 +54,19 @@ class ImplicitGradient(NamedTuple):
     square: Tensor
 
 
-def update(state: ImplicitGradient, gradient: Tensor, confounds: Tensor, share: Tensor) -> None:
+def update(state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, share: Number) -> None:
     """Take one batch of `ĝ = n g` into the running average, in place.
 
     Args:
         state: The state so far.
         gradient: g, `(n, d)`.
-        confounds: c of these rows, `(n, q_C)`.
+        batch: The metadata of these rows.
         share: Of this batch in S, a scalar.
     """
-    n = float(len(gradient))
-    total = cross_products(gradient, confounds)
-    square = torch.mm(confounds.new_full((1, len(gradient)), n), gradient * gradient)
+    n = float(gradient.shape[0])
+    total = cross_products(gradient, batch.confounds)
+    counts = batch.once("counts", lambda: gradient.new_full((1, gradient.shape[0]), n))
+    square = torch.mm(counts, gradient * gradient)
     if processes() == 1:
         average(state, total, square, largest_change(n), share)
     else:
@@ -70,14 +74,14 @@ def update(state: ImplicitGradient, gradient: Tensor, confounds: Tensor, share: 
         average(state, total / rows, square / rows, largest_change(rows), share)
 
 
-def largest_change(n: float | Tensor) -> float | Tensor:
+def largest_change(n: Number) -> Number:
     """By what factor the mean square of n rows of gradients may be off the running one without a change of scale."""
     if isinstance(n, Tensor):
         return (2 * NOISE / n.sqrt()).clamp(min=2 * math.log(JUMP)).exp()
     return math.exp(max(2 * NOISE / math.sqrt(n), 2 * math.log(JUMP)))
 
 
-def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: float | Tensor, share: Tensor) -> None:
+def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: Number, share: Number) -> None:
     """Move S and the running mean square by a batch with `Σ c_i ĝ_i / n` and the mean square of ĝ, in place.
 
     Args:
@@ -88,10 +92,17 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: float 
         share: Of this batch in both, a scalar.
     """
     mean, old = state
-    if on_host(square) and _no_jump(square, old, most):
-        mean.lerp_(total, share)
-        old.lerp_(square, share)
-        return
+    if on_host(square):
+        heard, ratio = square, square / old
+        usual = _within(ratio, most)
+        if not usual:  # but for dead features, which have no gradient
+            silent = square == 0
+            heard = torch.where(silent, old, square)
+            usual = _within(torch.where(silent, 1.0, ratio), most)
+        if usual:
+            mean.lerp_(total, share)
+            old.lerp_(heard, share)
+            return
     known = (old > 0) & (square > 0)
     ratio = torch.where(known, square / old, 1.0)
     jumped = torch.maximum(ratio, 1 / ratio) > most
@@ -103,15 +114,10 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: float 
     old.copy_(torch.where(finite, squares, old))
 
 
-def _no_jump(square: Tensor, old: Tensor, most: float | Tensor) -> bool:
-    """Whether no feature jumps, begins, is silent for once or is not finite; one that never had a gradient may be."""
-
-    def within(ratio: Tensor) -> bool:
-        low, high = torch.aminmax(ratio)
-        return bool(most * low.item() > 1 and high.item() < most)
-
-    ratio = square / old
-    return within(ratio) or within(torch.where((square == 0) & (old == 0), 1.0, ratio))
+def _within(ratio: Tensor, most: Number) -> bool:
+    """Whether no feature jumps, begins or is not finite."""
+    low, high = torch.aminmax(ratio)
+    return bool(most * low.item() > 1 and high.item() < most)
 
 
 class Step(NamedTuple):
@@ -121,19 +127,19 @@ class Step(NamedTuple):
 
     Attributes:
         batch: The metadata.
+        plan: How far it moves things.
         through: z̃, how a row's features move β_C, `(n, q_C)`.
-        rates: See `update.rates`.
         beta: β, `(q, d)`.
         skipped: The layer's counter.
         gradient: The implicit gradient; without it β is a constant of the gradient.
         learn: Whether backward moves the implicit gradient.
-        fused: Whether kernels move β and subtract in one pass; else β has moved before.
+        fused: Whether kernels move β and subtract in one pass.
         shared: Whether features are `(n, d, positions)`, with one coefficient for all positions.
     """
 
     batch: WhitenedBatch
+    plan: Plan
     through: Tensor
-    rates: Tensor
     beta: Tensor
     skipped: Tensor
     gradient: ImplicitGradient | None
@@ -146,63 +152,66 @@ class PMDNResidual(torch.autograd.Function):
     """`f − c β_C` forward; in backward the gradient that also goes through β."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, step: Step) -> Tensor:
-        """Subtract `c β_C`; where kernels do it, move β before, in the same pass."""
-        # The same tensors for kernels and torch: activation checkpointing counts them when it recomputes.
-        ctx.save_for_backward(step.batch.confounds, step.through)
-        ctx.step = step
-        confounds = step.batch.confounds
-        if not step.fused:
+    def forward(
+        ctx: Any, x: Tensor, make: Callable[[WhitenedBatch, bool], Step], batch: WhitenedBatch, fused: bool
+    ) -> Tensor:
+        """Move β and subtract `c β_C`; where kernels do it, in one pass. Nothing here is watched by autograd."""
+        step = ctx.step = make(batch, fused)
+        confounds, by = batch.confounds, step.plan.by
+        if not fused:
+            if by is not None:
+                descend(step.beta, step.skipped, pool_positions(x), by)
             return residualize(x, confounds, step.beta[: confounds.shape[1]])
         from deconfound.layers.pmdn.kernels import ops
 
         flat, channels = (_pooled(x), 0) if step.shared else rows_in_memory(x)
         out = ops.call(
-            ops.pmdn_forward, flat, step.batch.weighted, confounds, step.batch.gram(), step.rates, step.beta,
-            step.skipped, channels, not step.shared,
+            ops.pmdn_forward, flat, batch.weighted, confounds, batch.gram(), step.plan.rates, step.beta, step.skipped,
+            channels, not step.shared,
         )  # fmt: skip
         return _add(x, out) if step.shared else like_memory(out, x, channels)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Add the way through β to the gradient; in full precision, also where backward runs under autocast."""
         gradient, step = gradients[0], ctx.step
         if step.gradient is None:
-            return gradient, None
-        confounds, through = ctx.saved_tensors
+            return gradient, None, None, None
         learn = step.learn and _learns_now(ctx, step.batch)
         if learn and not torch.compiler.is_compiling():
             _refuse_second_derivatives()
         with full_precision(gradient.device):
             if learn and step.fused:
-                return _fused_backward(gradient, confounds, through, step), None
+                return _fused_backward(gradient, step), None, None, None
             mean = step.gradient.mean
             wide = gradient if gradient.dtype == mean.dtype else gradient.to(mean.dtype)
             if not step.shared and wide.ndim > 2:
                 wide = wide.flatten(1)
             if learn:
-                update(step.gradient, wide if wide.ndim == 2 else wide.sum(-1), confounds, step.rates[-1])
-            out = residualize(wide, through, mean, 1 / _count(wide))
-            if out.dtype == gradient.dtype and out.ndim == gradient.ndim:
-                return out, None
-            return out.reshape(gradient.shape).to(gradient.dtype), None
+                pooled = wide if wide.ndim == 2 else wide.sum(-1)
+                update(step.gradient, pooled, step.batch, step.plan.rates[-1])
+            out = residualize(wide, step.through, mean, 1 / _count(wide))
+            if out.dtype != gradient.dtype or out.ndim != gradient.ndim:
+                out = out.reshape(gradient.shape).to(gradient.dtype)
+            return out, None, None, None
 
 
-def _fused_backward(gradient: Tensor, confounds: Tensor, through: Tensor, step: Step) -> Tensor:
+def _fused_backward(gradient: Tensor, step: Step) -> Tensor:
     from deconfound.layers.pmdn.kernels import ops
 
     assert step.gradient is not None
     flat, channels = (_total(gradient), 0) if step.shared else rows_in_memory(gradient)
     scales = [1 / _count(gradient if step.shared else flat), float(largest_change(len(flat)))]
     out = ops.call(
-        ops.pmdn_backward, flat, confounds, through, step.rates[-1], *step.gradient, scales, channels, not step.shared
-    )
+        ops.pmdn_backward, flat, step.batch.confounds, step.through, step.plan.rates[-1], *step.gradient, scales,
+        channels, not step.shared,
+    )  # fmt: skip
     return _add(gradient, out) if step.shared else like_memory(out, gradient, channels)
 
 
 def _count(gradient: Tensor) -> int:
     """Rows, or rows times positions."""
-    return len(gradient) * (gradient.shape[2] if gradient.ndim == 3 else 1)
+    return gradient.shape[0] * (gradient.shape[2] if gradient.ndim == 3 else 1)
 
 
 def _refuse_second_derivatives() -> None:

@@ -13,11 +13,11 @@ from deconfound.design import Design
 from deconfound.errors import OptionError
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
-from deconfound.layers.functional import Moments, pool_positions, positive, running_gram
+from deconfound.layers.functional import Moments, positive, running_gram
 from deconfound.layers.pmdn.gradient import ImplicitGradient, PMDNResidual, Step
 from deconfound.layers.pmdn.kernels.tiles import MOST_IN_ONE_KERNEL
-from deconfound.layers.pmdn.update import UpdateRule, constants, descend, moves, rates, usable_rows
-from deconfound.layers.tensors import on_host, processes, sum_over_processes
+from deconfound.layers.pmdn.update import Plan, UpdateRule, constants, moves, rates, usable_rows
+from deconfound.layers.tensors import Number, all_finite, in_rows, number, processes, store, sum_over_processes
 from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples the identity counts for in the running Gram matrix of weighted rows.
@@ -115,14 +115,8 @@ class PMDN(MetadataLayer):
         return constants(self.design.whitening.shape[1] + 1, like)
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        beta = self._beta()
-        with torch.no_grad():
-            through = self._through(batch)
-            found, key = self._rates(batch)
-            if self._may_update():
-                by = batch.once("moves", lambda: moves(found, batch.gram(), self.row_masks), key)
-                descend(beta, self.skipped, batch.cross(pool_positions(x)), by)
-        return self._residual(x, batch, through, found, beta, fused=False)
+        out: Tensor = PMDNResidual.apply(x, self._step, batch, False)
+        return out
 
     def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
         """Training in one pass over the features; with other processes, their sums come between its two halves."""
@@ -131,50 +125,44 @@ class PMDN(MetadataLayer):
         few = 0 < batch.confounds.shape[1] < self._directions <= MOST_IN_ONE_KERNEL
         if processes() > 1 or not few or not self._may_update():
             return None
-        with torch.no_grad():
-            through, (found, _) = self._through(batch).contiguous(), self._rates(batch)
         flat = self.shape.flatten(x) if self.share else x
-        out = self._residual(flat, batch, through, found, self._beta(), fused=True)
+        out: Tensor = PMDNResidual.apply(flat, self._step, batch, True)
         return self.shape.unflatten(out, x) if self.share else out
 
-    def _residual(
-        self, x: Tensor, batch: WhitenedBatch, through: Tensor, found: Tensor, beta: Tensor, fused: bool
-    ) -> Tensor:
-        mean = None
-        if self.gradient == "bilevel":
-            mean = ImplicitGradient(self.gradient_mean.view(-1, beta.shape[1]), self.gradient_square.view(1, -1))
-        step = Step(batch, through, found, beta, self.skipped, mean, self.updating, fused, self.share is not None)
-        out: Tensor = PMDNResidual.apply(x, step)
-        return out
-
-    def _rates(self, batch: WhitenedBatch) -> tuple[Tensor, object]:
-        """How far this batch moves β and S; counts its samples, unless backward is computing this forward again.
-
-        And a key: layers that have seen as many samples share what follows, where a look at their number makes no GPU
-        wait.
-        """
+    def _step(self, batch: WhitenedBatch, fused: bool) -> Step:
+        """What a pass over the features reads and moves; counts its samples, unless backward computes it again."""
         learns = self._may_update()
-        seen = self.samples if learns else (self.samples - usable_rows(batch)).clamp(min=0)
-        key = (self._rule, seen.item()) if on_host(seen) else None
-        found = batch.once("rates", lambda: rates(seen, batch, self._rule, self.rate_constants), key)
+        samples = self.samples
+        seen = samples if learns else (samples - usable_rows(batch)).clamp(min=0)
+        seen = seen if fused else number(seen)  # kernels read tensors
+        # Layers that have seen as many samples share a plan, where a look at their number makes no GPU wait.
+        key = (self._rule, seen, learns) if isinstance(seen, float) else None
+        plan = batch.once("plan", lambda: self._plan(batch, seen, learns and not fused), key)
+        through = batch.confounds
+        if self.gradient == "bilevel":
+            through = batch.white_confounds() if batch.weights is None else self._through(batch, learns)
+            state = ImplicitGradient(in_rows(self.gradient_mean), in_rows(self.gradient_square))
+        else:
+            state = None
         if learns:
-            self.samples.add_(usable_rows(batch))
-        return found, key
+            samples.add_(plan.usable)
+        return Step(
+            batch, plan, through, in_rows(self.beta), self.skipped, state, self.updating, fused, self.share is not None
+        )
 
-    def _through(self, batch: WhitenedBatch) -> Tensor:
-        """z̃, how a row's features move β_C: `z_C`, unless weights make the rows that take part other than white."""
-        directions = batch.confounds.shape[1]
-        if self.gradient == "frozen":
-            return batch.confounds
-        if batch.weights is None:
-            return batch.white_confounds()
+    def _plan(self, batch: WhitenedBatch, seen: Number, moving: bool) -> Plan:
+        found = rates(seen, batch, self._rule, self.rate_constants)
+        return Plan(found, moves(found, batch, self.row_masks) if moving else None, usable_rows(batch))
+
+    def _through(self, batch: WhitenedBatch, learns: bool) -> Tensor:
+        """z̃ of rows with weights, which make those that take part other than white."""
         gram, count = batch.gram(), positive(batch.rows())
-        (rows,) = sum_over_processes(count.new_full((), float(len(batch.weights))))
-        if self._may_update():
+        (rows,) = sum_over_processes(gram.new_full((), float(len(batch.regressors))))
+        if learns:
             mean = running_gram(self.mean_gram, self.samples, Moments(gram, gram, count), GRAM_PRIOR)
-            self.mean_gram.copy_(torch.where((batch.rows() > 0) & torch.isfinite(mean).all(), mean, self.mean_gram))
-        solved: Tensor = torch.linalg.solve_ex(self.mean_gram, batch.weighted.T)[0]  # type: ignore[union-attr]
-        return solved[:directions].T * (rows / count)
+            store(self.mean_gram, mean, all_finite(mean) & (batch.rows() > 0))
+        solved: Tensor = torch.linalg.solve_ex(self.mean_gram, batch.weighted.T)[0]
+        return (solved[: batch.confounds.shape[1]].T * (rows / count)).contiguous()
 
 
 def _rule(memory: float, step: float | str | None) -> UpdateRule:

@@ -20,14 +20,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deconfound.layers.functional import positive
-from deconfound.layers.tensors import on_host
+from deconfound.layers.functional import cross_products, positive
+from deconfound.layers.tensors import Number, on_host, sum_over_processes
 from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
 PRIOR = 30.0
 # And S = 0, the start of the implicit gradient: an S known from a few samples pushes every feature the same wrong way.
 GRADIENT_PRIOR = 300.0
+
+
+Rates = tuple[float, float, float, float] | Tensor
 
 
 class UpdateRule(NamedTuple):
@@ -46,31 +49,48 @@ def constants(q: int, like: Tensor) -> dict[str, Tensor]:
     """What the formulas here need, made once for a layer: a copy from the host would break the capture of a graph.
 
     - `rate_constants`, `(3, 4)`: the priors of the rates, which of them are shares, and which have a cap.
-    - `row_masks`, `(3, q, q)`: the identity of all rows but the intercept's, its own entry, and its column.
+    - `row_masks`, `(3, q, q)`: the identity, the intercept's own entry, and its column above that.
     """
     rates = [[PRIOR, 0.0, 0.0, GRADIENT_PRIOR], [0.0, 0.0, 0.0, 1.0], [1.0, math.inf, math.inf, math.inf]]
     masks = torch.zeros(3, q, q)
-    masks[0, :-1, :-1] = torch.eye(q - 1)
+    masks[0] = torch.eye(q)
     masks[1, -1, -1] = 1
     masks[2, :-1, -1] = 1
     return {"rate_constants": torch.tensor(rates).to(like), "row_masks": masks.to(like)}
 
 
-def rates(samples: Tensor, batch: WhitenedBatch, rule: UpdateRule, constants: Tensor) -> Tensor:
-    """How far a batch moves things, `(4,)`: η / n of confounds and keep, η / n of the intercept, h, and the share in S.
+def rates(samples: Number, batch: WhitenedBatch, rule: UpdateRule, constants: Tensor) -> Rates:
+    """How far a batch moves things: η / n of confounds and keep, η / n of the intercept, h, and the share in S.
 
     h is how far the intercept moves before the other rows, per sample; 0 for a fixed step, in which all move at once.
 
     Args:
-        samples: How many were seen before, a scalar.
+        samples: How many were seen before.
         batch: The metadata.
         rule: What the layer fixes.
         constants: `rate_constants`.
+
+    Returns:
+        Four numbers, or a tensor of them, `(4,)`, where the number of samples is one.
     """
+    if isinstance(samples, float):
+        rows, cap = batch.rows(), batch.largest_step()
+        assert isinstance(rows, float)
+        assert isinstance(cap, float)
+        return _plain_rates(samples, rows, cap, rule)
     if rule.step is not None:
-        return _fixed_rates(batch, rule.step)
+        return _fixed_rates(batch, rule.step, constants)
     top, bottom, cap = batch.once("bounds", lambda: _bounds(batch, constants))
     return torch.minimum(top / (samples.clamp(max=rule.memory) + bottom), cap)
+
+
+def _plain_rates(samples: float, rows: float, cap: float, rule: UpdateRule) -> Rates:
+    count = rows or 1.0
+    if rule.step is not None:
+        of_beta = min(cap, rule.step) / count
+        return of_beta, of_beta, 0.0, rule.step
+    total = min(samples, rule.memory) + count
+    return min(cap / count, 1 / (total + PRIOR)), 1 / total, 1 / total, rows / (total + GRADIENT_PRIOR)
 
 
 def _bounds(batch: WhitenedBatch, constants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,44 +101,65 @@ def _bounds(batch: WhitenedBatch, constants: Tensor) -> tuple[Tensor, Tensor, Te
     return rows**is_share, count + prior, batch.largest_step() / count * limit
 
 
-def _fixed_rates(batch: WhitenedBatch, step: float) -> Tensor:
-    of_beta = batch.largest_step().clamp(max=step) / positive(batch.rows())
+def _fixed_rates(batch: WhitenedBatch, step: float, constants: Tensor) -> Tensor:
+    of_beta = (constants[2, 0] * batch.largest_step()).clamp(max=step) / positive(batch.rows())
     return torch.stack([of_beta, of_beta, torch.zeros_like(of_beta), torch.full_like(of_beta, step)])
 
 
-def usable_rows(batch: WhitenedBatch) -> Tensor:
+def usable_rows(batch: WhitenedBatch) -> Number:
     """How many samples a batch adds to those seen; none where metadata are not finite: nothing is learned there."""
     return batch.once("usable", lambda: batch.rows() * (batch.largest_step() > 0))
 
 
+class Plan(NamedTuple):
+    """What layers that have seen as many samples do alike with a batch.
+
+    Attributes:
+        rates: See `rates`.
+        by: How β moves; None where it does not, or where kernels move it.
+        usable: How many samples are seen.
+    """
+
+    rates: Rates
+    by: Moves | None
+    usable: Number
+
+
 class Moves(NamedTuple):
-    """A step as two matrices, `(q, q)`: `β ← kept β + taken RᵀWf`."""
+    """A step as two matrices, `(q, q)` and `(n, q)`: `β ← kept β + Pᵀf`, summed over processes."""
 
     kept: Tensor
-    taken: Tensor
+    projection: Tensor
 
 
-def moves(rates: Tensor, gram: Tensor, masks: Tensor) -> Moves:
+def moves(rates: Rates, batch: WhitenedBatch, masks: Tensor) -> Moves:
     """`β ← β + D (I − h G₀) (RᵀWf − Gβ)`, with D the rates, and G₀ the intercept's column of G above its own entry.
 
     Args:
         rates: See `rates`.
-        gram: G, `RᵀWR`.
+        batch: The metadata, with `G = RᵀWR` of all processes.
         masks: `row_masks`.
     """
-    others, own, column = masks.unbind()
-    slope, intercept, first, _ = rates.unbind()
-    taken = slope * (others - first * (gram * column)) + intercept * own
-    return Moves(torch.addmm(others + own, taken, gram, alpha=-1), taken)
+    unit, own, column = masks.unbind()
+    slope, intercept, first, _ = rates
+    gram = batch.gram()
+    taken = add(slope * add(unit, gram * column, -first), own, intercept - slope)
+    return Moves(torch.addmm(unit, taken, gram, alpha=-1), batch.weighted @ taken.T)
 
 
-def descend(beta: Tensor, skipped: Tensor, cross: Tensor, by: Moves) -> None:
+def add(a: Tensor, b: Tensor, factor: Number) -> Tensor:
+    """`a + factor b`, by one operation where the factor is a plain number."""
+    return a + factor * b if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
+
+
+def descend(beta: Tensor, skipped: Tensor, features: Tensor, by: Moves) -> None:
     """Move β, `(q, d)`, in place, each feature by itself: what the others are changes nothing for it.
 
     A feature whose new β is not finite keeps the old one, and the batch counts as skipped.
     """
-    moved = torch.addmm(by.taken @ cross, by.kept, beta)
-    if on_host(moved) and math.isfinite(moved.sum()):
+    (towards,) = sum_over_processes(cross_products(features, by.projection))
+    moved = torch.addmm(towards, by.kept, beta)
+    if on_host(moved) and math.isfinite(moved.sum().item()):
         beta.copy_(moved)
         return
     finite = torch.isfinite(moved).all(0)
