@@ -35,22 +35,50 @@ def between_sites(values, sites):
     return (frame.groupby(np.asarray(sites)).transform("mean").var() / frame.var()).mean()
 
 
+def fitted(people, features):
+    """The design of sites, ages and sexes, the metadata, and the residual of exact least squares."""
+    design = dc.Design(confounds=["site", dc.Spline("age", 3), "sex"], keep=["diagnosis"]).fit(people)
+    metadata = torch.from_numpy(design.encode(people, np.float64))
+    return design, metadata, dc.MDN(design, features.shape[1], gram="batch").double()(features, metadata)
+
+
+def follow(layer, features, metadata, epochs, batch=32):
+    order = torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(features), generator=order).split(batch):
+            layer(features[rows], metadata[rows])
+
+
 def test_twenty_sites_leave_the_features_of_abide(abide):
     people, features = abide
-    design = dc.Design(confounds=["site", dc.Spline("age", 3), "sex"], keep=["diagnosis"]).fit(people)
+    design, metadata, exact = fitted(people, features)
     assert design.confound_directions == 19 + 3 + 1
-    metadata = torch.from_numpy(design.encode(people, np.float64))
     layer = dc.PMDN(design, features.shape[1], step="average").double()  # features that stand still
-    order = torch.Generator().manual_seed(0)
-    for _ in range(30):
-        for rows in torch.randperm(len(features), generator=order).split(32):
-            layer(features[rows], metadata[rows])
+    follow(layer, features, metadata, epochs=30)
     residual = layer.eval()(features, metadata)
-    exact = dc.MDN(design, features.shape[1], gram="batch").double()(features, metadata)
     before, after, best = (between_sites(values, people["site"]) for values in (features, residual, exact))
     assert before > 0.1
     assert abs(after - best) < 0.01
     assert (residual - exact).norm() / (exact - exact.mean(0)).norm() < 0.05
+
+
+def test_the_default_memory_leaves_no_more_of_twenty_sites_than_an_average_so_long_must(abide):
+    """β that forgets with share η of a batch of n has the variance η / (2 − η) · σ² / n along each white direction.
+
+    Of these the residual shows one for each direction of the confounds. Batches without replacement vary less, a cap on
+    η makes it smaller, and a lag behind features that stand still is none: the formula is a bound, but for chance.
+    """
+    people, features = abide
+    design, metadata, exact = fitted(people, features)
+    n, memory, prior = 32, 250, 30
+    layer = dc.PMDN(design, features.shape[1]).double()
+    follow(layer, features, metadata, epochs=4, batch=n)
+    step = n / (memory + n + prior)
+    bound = step / (2 - step) / n * design.confound_directions
+    noise = (exact - exact.mean(0)).square().sum()
+    left = ((layer.eval()(features, metadata) - exact).square().sum() / noise).item()
+    assert left < bound
+    assert ((features - exact - (features - exact).mean(0)).square().sum() / noise).item() > 2 * bound  # the control
 
 
 def test_missing_values_of_oasis_are_refused_by_name_and_filled_on_request():

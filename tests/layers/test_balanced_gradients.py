@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import deconfound as dc
+from tests.layers.runaway import feature_norms
 
 
 def population(interaction):
@@ -52,32 +52,8 @@ def test_they_do_not_agree_where_the_residual_still_depends_on_the_confound():
     assert gap(interaction=0.5, balanced=True) > 0.02
 
 
-def norms_with_frozen_beta(balanced, steps=1000, rows=256):
-    """The raw features' norm while a linear feature is trained on a label that goes with its confound."""
-    torch.manual_seed(0)
-    confound = torch.randn(rows)
-    label = (confound + 0.8 * torch.randn(rows) > 0).float()
-    inputs = confound[:, None] * torch.randn(6) + 0.3 * torch.randn(rows, 6)
-    table = {"c": confound.numpy(), "y": label.numpy()}
-    weight = torch.from_numpy(dc.balance(table, ["y"], ["c"]).row_weight).float() if balanced else torch.ones(rows)
-    design = dc.Design(confounds=["c"], keep=["y"]).fit(table, weight=weight.numpy())
-    metadata = torch.from_numpy(design.encode(table))
-    first, layer, last = nn.Linear(6, 8), dc.PMDN(design, 8, gradient="frozen"), nn.Linear(8, 1)
-    optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.03)
-    norms = []
-    for _ in range(steps):
-        features = first(inputs)
-        norms.append(features.detach().norm().item())
-        logits = last(layer(features, metadata, weight=weight)).squeeze(1)
-        loss = (weight * binary_cross_entropy_with_logits(logits, label, reduction="none")).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return norms
-
-
 @pytest.mark.parametrize("balanced", [False, True])
 def test_features_with_frozen_beta_no_longer_run_away_under_overlap_weights(balanced):
-    norms = norms_with_frozen_beta(balanced)
+    norms = feature_norms("frozen", noise=0.8, steps=1000, balanced=balanced)
     grown = norms[-1] / norms[100]
     assert grown < 1.5 if balanced else grown > 2.0

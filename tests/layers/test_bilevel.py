@@ -6,6 +6,7 @@ from torch import nn
 
 import deconfound as dc
 from tests.conftest import make_cohort
+from tests.layers.runaway import feature_norms
 
 
 def through_closed_form(cohort, features, loss):
@@ -101,36 +102,13 @@ def test_a_growing_and_overflowing_grad_scaler_does_not_spoil_the_average(cohort
     assert torch.isfinite(scaled.gradient_mean).all()
 
 
-def feature_norms_while_training(gradient, steps=8000, rows=256):
-    """A linear feature trained on a label that nearly is its confound: the raw features' norm over time."""
-    torch.manual_seed(0)
-    confound = torch.randn(rows)
-    label = (confound + 0.3 * torch.randn(rows) > 0).float()
-    inputs = confound[:, None] * torch.randn(6) + 0.3 * torch.randn(rows, 6)
-    table = {"c": confound.numpy(), "y": label.numpy()}
-    design = dc.Design(confounds=["c"], keep=["y"]).fit(table)
-    metadata = torch.from_numpy(design.encode(table))
-    first, layer, last = nn.Linear(6, 8), dc.PMDN(design, 8, gradient=gradient), nn.Linear(8, 1)
-    optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.03)
-    norms = []
-    for _ in range(steps):
-        features = first(inputs)
-        norms.append(features.detach().norm().item())
-        logits = last(layer(features, metadata)).squeeze(1)
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return norms
-
-
 def test_features_run_away_with_frozen_beta():
-    norms = feature_norms_while_training("frozen")
+    norms = feature_norms("frozen", noise=0.3, steps=8000)
     assert norms[-1] > 5 * norms[100]
 
 
 def test_features_do_not_run_away_with_the_bilevel_gradient():
-    norms = feature_norms_while_training("bilevel")
+    norms = feature_norms("bilevel", noise=0.3, steps=8000)
     assert max(norms[100:]) < 2 * norms[100]
 
 

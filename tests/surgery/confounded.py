@@ -93,13 +93,13 @@ class Probed:
 
     Attributes:
         r2: R² of a cross-validated linear probe for the confound within label groups.
-        low: 2.5 % quantile of the same probe where the confound is permuted within label groups.
-        high: 97.5 % quantile.
+        chance: The mean of the same probe where the confound is permuted within label groups.
+        spread: And its standard deviation.
     """
 
     r2: float
-    low: float
-    high: float
+    chance: float
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def run(model, inputs, who, path, where):
 
 
 def probe(features, who, permutations=200):
-    """R² of the probe and its 95 % band, all within label groups."""
+    """R² of the probe, and mean and standard deviation of what it is by chance, all within label groups."""
     rng, label = np.random.default_rng(0), who.label.numpy()
     age, features = who.age.numpy().astype(float), features.copy()
     for group in (0, 1):
@@ -169,7 +169,7 @@ def probe(features, who, permutations=200):
         for group in (0, 1):
             permuted[label == group] = rng.permutation(age[label == group])
         null.append(probe_r2(features, permuted))
-    return probe_r2(features, age), *np.quantile(null, [0.025, 0.975])
+    return probe_r2(features, age), np.mean(null), np.std(null)
 
 
 def auc(logits, label):

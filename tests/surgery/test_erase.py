@@ -12,22 +12,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import deconfound as dc
 from deconfound.errors import OptionError, ShapeError
 from tests.conftest import make_cohort
+from tests.surgery.test_compile import step
 
 
 def attach(design, at=("0",), where="after"):
     torch.manual_seed(1)
     network = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 1))
     return dc.normalize(network, design, at=at, layer="erase", where=where, example=torch.zeros(2, 5))
-
-
-def step(call, model, x, metadata):
-    model.zero_grad()
-    output = call(x, metadata=metadata)
-    output.square().mean().backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter -= 0.05 * parameter.grad
-    return output.detach()
 
 
 @pytest.fixture
