@@ -19,7 +19,7 @@ from torch import Tensor
 
 from deconfound.layers import torch_private
 from deconfound.layers.pmdn import kernels
-from deconfound.layers.tensors import Number, exact_type, number
+from deconfound.layers.tensors import Number, exact_type, on_host
 
 # What a block of rows takes up at most, the fewest rows that are worth a product, and the most regressors: products
 # with more are bound by arithmetic, which whole matrices do faster.
@@ -140,11 +140,10 @@ def eigenvalue_bound(gram: Tensor) -> Number:
     The first is exact for one sample, the second for a white batch; an eigenvalue solver would make a GPU wait.
     """
     unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    size, apart = number(torch.linalg.vector_norm(gram)), number(torch.dist(gram, unit))
-    tiny = torch.finfo(gram.dtype).tiny
-    if isinstance(size, Tensor):
-        return torch.minimum(size.clamp(min=tiny), 1 + apart)
-    return max(min(size, 1 + apart), tiny)  # in this order NaN stays NaN
+    size, apart, tiny = torch.linalg.vector_norm(gram), torch.dist(gram, unit), torch.finfo(gram.dtype).tiny
+    if on_host(gram):
+        return max(min(size.item(), 1 + apart.item()), tiny)  # in this order NaN stays NaN
+    return torch.minimum(size.clamp(min=tiny), 1 + apart)
 
 
 def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:

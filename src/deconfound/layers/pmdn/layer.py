@@ -133,8 +133,8 @@ class PMDN(MetadataLayer):
         """What a pass over the features reads and moves; counts its samples, unless backward computes it again."""
         learns = self._may_update()
         samples = self.samples
-        seen = samples if learns else (samples - usable_rows(batch)).clamp(min=0)
-        seen = seen if fused else number(seen)  # kernels read tensors
+        before = samples if learns else (samples - usable_rows(batch)).clamp(min=0)
+        seen: Number = before if fused else number(before)  # kernels read tensors
         # Layers that have seen as many samples share a plan, where a look at their number makes no GPU wait.
         key = (self._rule, seen, learns) if isinstance(seen, float) else None
         plan = batch.once("plan", lambda: self._plan(batch, seen, learns and not fused), key)
