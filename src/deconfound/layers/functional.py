@@ -142,7 +142,7 @@ def eigenvalue_bound(gram: Tensor) -> Number:
     unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     size, apart, tiny = torch.linalg.vector_norm(gram), torch.dist(gram, unit), torch.finfo(gram.dtype).tiny
     if on_host(gram):
-        return max(min(size.item(), 1 + apart.item()), tiny)  # in this order NaN stays NaN
+        return float(max(min(size.item(), 1 + apart.item()), tiny))  # in this order NaN stays NaN
     return torch.minimum(size.clamp(min=tiny), 1 + apart)
 
 
