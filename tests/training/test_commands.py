@@ -149,6 +149,16 @@ def test_init_writes_a_config_that_can_be_read_for_every_task(here, label, task)
     assert open_problem(read_config("config.yaml")).task.kind == task
 
 
+def test_init_takes_names_with_commas_in_double_quotes(here):
+    tiny.write(here, tiny.cohort().rename(columns={"site": "clinic, ward"}))
+    ask("init", "table.csv", "--label", "dx", "--confounds", 'spline(age, 3),"clinic, ward",sex', "--id", "id")
+    assert yaml.safe_load((here / "config.yaml").read_text())["design"]["confounds"] == [
+        "spline(age, 3)",
+        "clinic, ward",
+        "sex",
+    ]
+
+
 def test_init_refuses_absent_columns_and_files_that_are_there(here):
     tiny.write(here)
     with pytest.raises(DeconfoundError) as caught:

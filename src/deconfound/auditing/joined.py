@@ -107,8 +107,16 @@ def _said_by_names(
 
 
 def listed(text: str) -> list[str]:
-    """The parts of an option that names several columns."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """The parts of an option between commas; what stands in brackets or double quotes is left whole."""
+    parts, depth, quoted = [""], 0, False
+    for letter in text:
+        quoted ^= letter == '"'
+        depth += 0 if quoted else (letter == "(") - (letter == ")")
+        if letter == "," and depth <= 0 and not quoted:
+            parts.append("")
+        elif letter != '"':
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:

@@ -13,9 +13,9 @@ from deconfound.errors import OptionError
 
 
 def init(
-    table: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with labels and confounds.")],
+    table: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet or XLSX with labels and confounds.")],
     label: Annotated[str, typer.Option(help="Column to predict; several with commas.")],
-    confounds: Annotated[str, typer.Option(help="Columns to remove: age,sex,site or 'spline(age),sex'.")],
+    confounds: Annotated[str, typer.Option(help="Columns to remove: age,sex,site or 'spline(age),\"head size, mm\"'.")],
     source: Annotated[
         Path | None,
         typer.Option(
@@ -40,6 +40,7 @@ def init(
 
     deconfound init participants.tsv --source features.csv --label diagnosis --confounds 'site,spline(age),sex'
     """
+    from deconfound.auditing.joined import listed
     from deconfound.data.files import write_text
     from deconfound.training import start_config
 
@@ -49,22 +50,10 @@ def init(
     schema = out.with_name(f"{out.stem}.schema.json")
     with show_warnings(console), console.status("looking at the table"):
         made = start_config(
-            table, _listed(label), _listed(confounds), source, person, id, skip_bad=skip_bad, schema=schema.name
+            table, listed(label), listed(confounds), source, person, id, skip_bad=skip_bad, schema=schema.name
         )
     write_text(out, made.text)
     write_text(schema, made.schema)
     for line in made.noticed:
         console.print(f"• {line}", highlight=False, markup=False)
     console.print(f"wrote {out}; next: deconfound fit {out}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _listed(text: str) -> list[str]:
-    """Parts between commas, those inside brackets left whole."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]

@@ -45,7 +45,7 @@ Slurm = Annotated[
 ]
 SkipBad = Annotated[
     bool,
-    typer.Option("--skip-bad", help="Go on without scans that cannot be read or have no row of the table; name them."),
+    typer.Option("--skip-bad", help="Go on without images or scans that cannot be read or have no row; name them."),
 ]
 SlurmWith = Annotated[
     list[str] | None,

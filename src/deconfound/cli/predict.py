@@ -17,7 +17,7 @@ Unseen = Literal["mean", "adapt", "error"]
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run, as `deconfound fit` wrote it.")],
     table: Annotated[
-        Path, typer.Argument(help="New rows: CSV, TSV or Parquet with features and confounds, no labels.")
+        Path, typer.Argument(help="New rows: CSV, TSV, Parquet or XLSX with features and confounds, no labels.")
     ],
     images: Annotated[
         Path | None,
