@@ -1,7 +1,8 @@
 """Tries the promised versions, as far as they can be installed here: `python -m tests.matrix --out FILE [NAME …]`.
 
 Each cell is a fresh environment with the wheel and the tests of the sdist. torch is installed only where a build
-without CUDA is at hand; cells without it try what needs no torch, and the result says so.
+without CUDA is at hand, or with `--cuda` also with gigabytes of CUDA libraries; cells without it try what needs no
+torch, and the result says so.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def counts(text: str) -> tuple[int, int]:
     return numbers[0], numbers[1] + numbers[2]
 
 
-def try_cell(cell: Cell, wheel: Path, source: Path, folder: Path) -> None:
+def try_cell(cell: Cell, wheel: Path, source: Path, folder: Path, cuda: bool) -> None:
     """Make the environment and run what can run in it."""
     base = interpreter(cell.python)
     if base is None:
@@ -107,14 +108,15 @@ def try_cell(cell: Cell, wheel: Path, source: Path, folder: Path) -> None:
         return
     call(base, "-m", "venv", folder / "env", cwd=folder)
     python = folder / "env" / "bin" / "python"
-    cell.torch = has_small_torch(python, cell, folder)
+    cell.torch = cuda or has_small_torch(python, cell, folder)
     if not cell.torch:
         cell.note = "no build of torch without CUDA libraries can be installed here"
         if "torch" in cell.pins:
             cell.note = f"not tried: {cell.note}"
             return
     pins = [f"{name}=={version}" for name, version in cell.pins.items()]
-    wanted = [*pins, "torch==2.13.0", f"{wheel}[test]"] if cell.torch else ["--no-deps", wheel, "numpy", "pandas"]
+    torch = [] if "torch" in cell.pins else ["torch==2.13.0"]
+    wanted = [*pins, *torch, f"{wheel}[test]"] if cell.torch else ["--no-deps", wheel, "numpy", "pandas"]
     options = [] if cell.pins or not cell.torch else ["--constraint", ROOT / "constraints.txt"]
     installing = call(python, "-m", "pip", "install", "--quiet", *options, *wanted, cwd=folder)
     if installing.returncode:
@@ -143,6 +145,7 @@ def main() -> None:
     """Try the cells one after another and write what came of each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--cuda", action="store_true", help="also install torch where it brings CUDA libraries")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     before: list[dict[str, Any]] = json.loads(asked.out.read_text()).get("cells", []) if asked.out.exists() else []
@@ -156,7 +159,7 @@ def main() -> None:
             if asked.names and cell.name not in asked.names:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                try_cell(cell, wheel, source, Path(folder))
+                try_cell(cell, wheel, source, Path(folder), asked.cuda)
             found[cell.name] = asdict(cell)
             print(f"{cell.name}: {cell.passed} passed, {cell.failed} failed. {cell.note}", flush=True)
             commit = call("git", "rev-parse", "HEAD", cwd=ROOT).stdout.strip()

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 import deconfound as dc
 from tests.rooms import LAB, ROOMS, ROOT, SOURCE, imported_rooms, public_homes, python_files, room_of
@@ -125,3 +126,11 @@ def test_the_command_is_there_and_helps():
 
 def test_version_is_the_one_in_the_changelog():
     assert f"## [{dc.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_paper_and_the_citation_name_the_same_authors_and_subjects():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    paper = yaml.safe_load((ROOT / "paper.md").read_text().split("---")[1])
+    assert [each["name"] for each in cited["authors"]] == [each["name"] for each in paper["authors"]]
+    assert cited["keywords"] == paper["tags"]
+    assert cited["version"] == dc.__version__
