@@ -48,7 +48,7 @@ with what its code printed.</p>
 
 def add_to_page(app, docname, source):
     """Give tables of experiments a title, and tutorials a link to the notebook."""
-    if re.fullmatch(r"results/\w+/tables", docname):
+    if re.fullmatch(r"results/[\w-]+/tables", docname):
         title = docname.split("/")[1]
         source[0] = f"---\norphan: true\n---\n\n# All tables: {title}\n\n{source[0]}"
     folder, _, name = docname.partition("/")

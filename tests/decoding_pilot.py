@@ -17,7 +17,7 @@ from PIL import Image
 from deconfound.data.images import read_image
 from deconfound.data.volumes import pack
 
-WORKERS, ROUNDS, EDGE = 2, 7, 1024
+WORKERS, ROUNDS, EDGE = 2, 5, 1024
 KINDS = {"JPEG, colour": (".jpg", 3), "PNG, grey": (".png", 1), "TIFF, 16 bits": (".tif", 1)}
 
 

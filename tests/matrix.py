@@ -7,6 +7,7 @@ torch, and the result says so.
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -79,8 +80,9 @@ def interpreter(version: str) -> str | None:
 
 
 def call(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command and all that it prints."""
-    return subprocess.run([str(word) for word in words], cwd=cwd, capture_output=True, text=True)
+    """A command and all that it prints; PYTHONPATH would put other code before the wheel."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([str(word) for word in words], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
 def has_small_torch(python: Path, cell: Cell, folder: Path) -> bool:
