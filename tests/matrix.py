@@ -152,6 +152,7 @@ def main() -> None:
     asked = parser.parse_args()
     before: list[dict[str, Any]] = json.loads(asked.out.read_text()).get("cells", []) if asked.out.exists() else []
     found = {each["name"]: each for each in before}
+    made = {"commit": call("git", "rev-parse", "HEAD", cwd=ROOT).stdout.strip(), "date": time.strftime("%Y-%m-%d")}
     with tempfile.TemporaryDirectory() as name:
         wheel, sdist = build(Path(name) / "dist")
         with tarfile.open(sdist) as archive:
@@ -162,11 +163,10 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 try_cell(cell, wheel, source, Path(folder), asked.cuda)
-            found[cell.name] = asdict(cell)
+            found[cell.name] = {**asdict(cell), **made}
             print(f"{cell.name}: {cell.passed} passed, {cell.failed} failed. {cell.note}", flush=True)
-            commit = call("git", "rev-parse", "HEAD", cwd=ROOT).stdout.strip()
-            content = {"commit": commit, "date": time.strftime("%Y-%m-%d"), "cells": list(found.values())}
-            asked.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            content = json.dumps({"cells": list(found.values())}, indent=1, ensure_ascii=False)
+            asked.out.write_text(content + "\n")
     sys.exit(any(each["failed"] for each in found.values()))
 
 

@@ -127,7 +127,9 @@ def test_names_that_the_short_reference_gives_to_a_module_are_there(module):
 def test_the_page_on_stability_says_what_the_matrix_did_not_try():
     cells = {cell["name"]: cell for cell in json.loads((DOCS / "results" / "matrix.json").read_text())["cells"]}
     page = " ".join((DOCS / "stability.md").read_text().split())
-    assert not any(cell["failed"] for cell in cells.values())
+    for cell in cells.values():
+        told = f"{cell['failed']} of {cell['passed'] + cell['failed']:,} tests fail" in page
+        assert told == (cell["failed"] > 0), cell["name"]
     assert ("torch 2.6 not at all" in page) == cells["oldest torch, Python 3.11"]["note"].startswith("not tried")
     for version in ("3.12", "3.13"):
         without = not cells[f"Python {version}"]["torch"]
