@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
+import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -66,11 +68,18 @@ def distinct(sources: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _without_words(source: str) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    """The lines that do something, as they are written: a tree that is written out differs from Python to Python."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
-    return ast.unparse(tree)
+            for text in filter(_is_text, node.body):
+                for row in range(text.lineno - 1, text.end_lineno or text.lineno):
+                    lines[row] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _is_text(node: ast.stmt) -> bool:
