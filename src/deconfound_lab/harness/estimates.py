@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,15 @@ class Value:
     def single(self) -> bool:
         """Whether there is no interval."""
         return self.low == self.high
+
+    def share(self) -> Value:
+        """The same where only 0 to 1 is possible: Student's interval of few folds knows no bounds.
+
+        Example:
+            >>> Value(0.6, -0.2, 1.4).share()
+            Value(mean=0.6, low=0.0, high=1.0)
+        """
+        return replace(self, low=max(self.low, 0.0), high=min(self.high, 1.0))
 
     def shown(self, form: str, scale: float = 1.0) -> str:
         """Mean and interval in brackets, or the mean alone."""

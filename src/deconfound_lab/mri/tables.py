@@ -89,7 +89,7 @@ def within_table(results: Results) -> Table:
 
 def groups_table(results: Results) -> Table:
     """Accuracy on the test folds in each diagnostic group."""
-    return _by_line(results, GROUPS, lambda line: [line.group(group).shown(".1%") for group in GROUPS])
+    return _by_line(results, GROUPS, lambda line: [line.group(group).share().shown(".1%") for group in GROUPS])
 
 
 def _by_line(

@@ -108,7 +108,11 @@ def other_networks(e: Evidence) -> Finding:
         ours, left = (e.cell(name, "best", "pmdn", network=network, batch=20) for name in ("accuracy", "dcor2"))
         removed.append(abs(ours - CEILING) < 0.03 and left < 0.05)
         texts.append(f"{network} {plain:.1%} plain, {ours:.1%} with PMDN in one pass, dcor² {left:.3f}")
-    reason = "" if all(removed) else "it trains in both; a transformer's LayerNorms leave what no line removes"
+    reason = (
+        ""
+        if all(removed)
+        else "it trains in both, and does not clear them: what these networks make of the confound is no line of it"
+    )
     return "; ".join(texts), answer(removed), reason
 
 
