@@ -437,7 +437,7 @@ def test_other_networks_are_trained_like_the_cnn_with_a_layer_on_every_block(net
     assert {path.replace("/", ".") for path in made.model.layers} == set(NETWORKS[network][1])
     run = run_experiment(SyntheticExperiment(setups=[setup], test_per_group=50), tmp_path)
     (row,) = network_table(Results(run.results)).rows
-    assert row[:3] == [network, "20", "PMDN, one pass"]
+    assert row[:4] == [network, "20", "PMDN, one pass", "–"]
     assert "Other networks" in (tmp_path / "report.html").read_text()
 
 

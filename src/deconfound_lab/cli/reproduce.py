@@ -45,7 +45,9 @@ def synthetic(
     from deconfound_lab.synthetic.experiment import SyntheticExperiment
     from deconfound_lab.synthetic.plan import network_grid
 
-    place, setups = chosen_device(device), network_grid() if networks else None
+    place, setups = chosen_device(device), None
+    if networks:
+        setups = [replace(setup, balanced=balanced) for balanced in (False, True) for setup in network_grid()]
     reproduce_experiment(
         SyntheticExperiment, lambda: SyntheticExperiment(quick or networks, place, setups=setups), out,
         minutes=minutes, jobs=jobs, report_only=report_only,

@@ -196,8 +196,9 @@ def network_table(results: Results) -> Table:
         if "network" in cell["cell"]:
             network, method, batch = (str(cell["cell"][name]) for name in ("network", "method", "batch"))
             judged = [_summary(cell, "as_trained"), _summary(cell) if _differs(cell) else "–"]
-            rows.append([network, batch, NAMES[method].replace("CNN", "network"), *judged])
-    return Table(["network", "batch", "", "as trained", "refitted"], rows)
+            weights = "overlap" if cell["cell"]["balanced"] else "–"
+            rows.append([network, batch, NAMES[method].replace("CNN", "network"), weights, *judged])
+    return Table(["network", "batch", "", "weights", "as trained", "refitted"], rows)
 
 
 def drift_table(results: Results) -> Table:
