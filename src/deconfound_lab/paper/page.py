@@ -58,9 +58,9 @@ NETWORKS = """## Recurrent networks and transformers
 
 The images of [the synthetic experiment](synthetic.md), read row by row by a GRU, and in 16 patches by a transformer of
 two blocks. Layers stand after the GRU or after each block, and after the first fully connected layer. Adam at 1e-3, 600
-steps of 20 images or 1,000 of two, three seeds, with and without overlap weights. Accuracy in % with the half width of its 95 % interval (the ceiling
-without the confound is 83.3) / accuracy where the confound is independent of the group / dcor² of the first fully
-connected layer.
+steps of 20 images or 1,000 of two, three seeds, with and without overlap weights. Accuracy in % with the half width of
+its 95 % interval (the ceiling without the confound is 83.3) / accuracy where the confound is independent of the group /
+dcor² of the first fully connected layer.
 
 """
 TABLE = """## Table 2, with ours in brackets
