@@ -56,7 +56,7 @@ def test_neighbours_are_those_of_the_same_level():
 def test_a_network_counts_as_cleared_where_it_comes_to_the_ceiling_and_little_is_left(evidence, monkeypatch):
     figures = {("gru", "accuracy"): 0.84, ("gru", "dcor2"): 0.02, ("transformer", "accuracy"): 0.93}
 
-    def cell(self, measure, when, method, *, network, batch):
+    def cell(self, measure, when, method, *, network, batch, balanced=False):
         return figures.get((network, measure), 0.3) if method == "pmdn" else 0.94
 
     monkeypatch.setattr(judged.Evidence, "cell", cell)
