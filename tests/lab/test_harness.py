@@ -10,14 +10,29 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from deconfound.errors import OptionError, RunError
-from deconfound_lab.harness import Cell, Experiment, Figure, Finished, Page, Section, Store, Table, run_experiment
+from deconfound_lab.harness import (
+    Cell,
+    Experiment,
+    Figure,
+    Finished,
+    Page,
+    Section,
+    Store,
+    Table,
+    reach,
+    run_experiment,
+)
 from deconfound_lab.harness import experiment as running
 from deconfound_lab.harness import provenance as source
 from deconfound_lab.harness.estimates import Value, of_draws, over_folds, over_seeds, rounded
 from deconfound_lab.harness.experiment import remake
 from deconfound_lab.harness.page import fill, write_page
+from deconfound_lab.synthetic.experiment import SyntheticExperiment
+from deconfound_lab.synthetic.plan import Setup
+from deconfound_lab.synthetic.training import run_setup
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 class Squares(Experiment):
     """Squares of numbers; a cell may be made to raise, or to keep a part and then stop."""
 
-    modules = ("harness/estimates",)
+    modules = ("harness.estimates",)
     numbers: tuple = (1, 2, 3)
     scale: float = 1.0
     faults: dict = field(default_factory=dict)
@@ -179,19 +194,79 @@ def test_provenance_says_what_is_needed_and_a_page_marks_results_of_older_code(t
     assert source.OLDER in (tmp_path / "report.html").read_text()
 
 
-def test_the_digest_of_code_sees_code_and_not_words(tmp_path, monkeypatch):
-    package = tmp_path / "lab"
-    (package / "part").mkdir(parents=True)
-    file = package / "part" / "code.py"
-    digests = []
-    for text in ('"""A."""\nx = 1  # one\n', '"""B."""\n\nx = 1\n', '"""B."""\nx = 2\n'):
-        file.write_text(text)
-        monkeypatch.setattr(source.deconfound_lab, "__file__", str(package / "__init__.py"))
-        source.code_digest.cache_clear()
-        digests.append(source.code_digest(("part",)))
-    monkeypatch.undo()
-    source.code_digest.cache_clear()
-    assert digests[0] == digests[1] != digests[2]
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Writes files of a small library and a small lab, and returns the digest of the lab's module `run`."""
+    for name in ("deconfound", "deconfound_lab"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(reach, "_OURS", {name: tmp_path / name for name in ("deconfound", "deconfound_lab")})
+
+    def forget():
+        for kept in (reach._tree, reach._imported, source.code_digest):
+            kept.cache_clear()
+
+    def write(files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        forget()
+        return source.code_digest(("run",))
+
+    yield write
+    forget()
+
+
+SMALL = {
+    "deconfound/__init__.py": "if TYPE_CHECKING:\n    from deconfound.a import f, g\n",
+    "deconfound/a/__init__.py": "from deconfound.a.one import f\nfrom deconfound.a.two import g\n",
+    "deconfound/a/one.py": "def f():\n    from deconfound.deep import h\n    return h\n",
+    "deconfound/a/two.py": "g = 1\n",
+    "deconfound/deep.py": "h = 1\n",
+    "deconfound/only_types.py": "T = int\n",
+    "deconfound/named/__init__.py": "from importlib import import_module\nfind = import_module\n",
+    "deconfound/named/far.py": "x = 1\n",
+    "deconfound_lab/run.py": "import deconfound as dc\nfrom deconfound.named import find\nif TYPE_CHECKING:\n"
+    "    from deconfound.only_types import T\ny = dc.f\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "counts"),
+    [
+        ("deconfound_lab/run.py", SMALL["deconfound_lab/run.py"] + "z = 1\n", True),
+        ("deconfound_lab/run.py", '"""Words."""\n' + SMALL["deconfound_lab/run.py"] + "# words\n", False),
+        ("deconfound/a/one.py", "def f():\n    from deconfound.deep import h\n    return 2 * h\n", True),
+        ("deconfound/deep.py", "h = 2\n", True),
+        ("deconfound/named/far.py", "x = 2\n", True),
+        ("deconfound/a/two.py", "g = 2\n", False),
+        ("deconfound/only_types.py", "T = str\n", False),
+    ],
+    ids=["itself", "words", "imported", "imported in a function", "found by name", "not imported", "only for types"],
+)
+def test_the_digest_sees_all_code_that_is_imported_and_no_other(written, file, text, counts):
+    before = written(SMALL)
+    assert (written({file: text}) != before) == counts
+    assert written(SMALL) == before
+
+
+def test_whatever_runs_in_a_training_is_in_the_digest():
+    """By the functions that Python calls in one, wherever they came from."""
+    ran = set()
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_name != "<module>":  # importing a file is not using it
+            ran.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        run_setup(Setup("pmdn", 20, steps=2, seeds=(0,), balanced=True), torch.device("cpu"), lambda *_: None, 50)
+    finally:
+        sys.setprofile(None)
+    ours = {path for path in map(Path, ran) if "deconfound" in path.as_posix() and path.is_relative_to(ROOT / "src")}
+    passing_names_on = {path for path in ours if path.name == "__init__.py"} | {ROOT / "src/deconfound/renamed.py"}
+    assert ours - passing_names_on <= set(reach.files_behind(SyntheticExperiment.modules))
+    assert len(ours) > 25
 
 
 def test_the_digest_of_code_is_the_same_under_every_python():

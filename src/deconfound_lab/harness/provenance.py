@@ -8,18 +8,13 @@ import io
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import deconfound
-import deconfound_lab
 from deconfound.training import provenance
+from deconfound_lab.harness.reach import files_behind
 
 OLDER = "made with older code"
 """What a page says where the digest of the code differs from the present one."""
-
-# Rooms of the library that cannot change what a training gives, nor how it is measured.
-_WITHOUT = ("cli", "sklearn", "auditing")
 
 
 def origin(seed: int, data: str, modules: Iterable[str]) -> dict[str, Any]:
@@ -29,14 +24,12 @@ def origin(seed: int, data: str, modules: Iterable[str]) -> dict[str, Any]:
 
 @cache
 def code_digest(modules: tuple[str, ...]) -> str:
-    """A digest of the library and of some modules of the lab (folders or files), without comments and docstrings."""
-    library, lab = (Path(str(package.__file__)).parent for package in (deconfound, deconfound_lab))
-    files = [path for path in sorted(library.rglob("*.py")) if path.relative_to(library).parts[0] not in _WITHOUT]
-    for module in modules:
-        place = lab / module
-        files += sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    """A digest of some modules of the lab and of all code that they import, without comments and docstrings.
+
+    What shows results and keeps them is left out, and so is the rest of the library: it cannot change a result.
+    """
     digest = hashlib.sha256()
-    for path in files:
+    for path in files_behind(modules):
         digest.update(f"{path.parent.name}/{path.name}\0{_without_words(path.read_text(encoding='utf-8'))}".encode())
     return digest.hexdigest()[:16]
 

@@ -39,7 +39,7 @@ class MriExperiment(Experiment):
         show: Whether a bar is shown while volumes are simulated.
     """
 
-    modules: ClassVar[tuple[str, ...]] = ("cohort", "footing", "mri/plan", "mri/training", "mri/measures", "mri/maps")
+    modules: ClassVar[tuple[str, ...]] = ("cohort.cohort", "mri.training", "mri.measures", "mri.maps")
 
     def __init__(
         self,

@@ -40,10 +40,7 @@ class OasisExperiment(Experiment):
         show: Whether a bar is shown while scans are read.
     """
 
-    modules: ClassVar[tuple[str, ...]] = (
-        "footing", "mri/plan", "mri/training", "oasis/augment", "oasis/measures", "oasis/people", "oasis/plan",
-        "oasis/scores", "oasis/training",
-    )  # fmt: skip
+    modules: ClassVar[tuple[str, ...]] = ("oasis.people", "oasis.training", "oasis.scores", "oasis.measures")
 
     def __init__(
         self,

@@ -26,15 +26,7 @@ class SyntheticExperiment(Experiment):
         test_per_group: Test images in each group.
     """
 
-    modules: ClassVar[tuple[str, ...]] = (
-        "authors",
-        "footing",
-        "synthetic/images",
-        "synthetic/networks",
-        "synthetic/plan",
-        "synthetic/training",
-        "synthetic/measures",
-    )
+    modules: ClassVar[tuple[str, ...]] = ("synthetic.training",)
 
     def __init__(
         self,
