@@ -37,6 +37,33 @@ def test_a_verdict_changes_with_its_figures(evidence, monkeypatch):
     assert synthetic.mdn_at_200(evidence)[1] == judged.HOLDS
 
 
+def test_trained_online_is_judged_where_the_confound_says_nothing(evidence, monkeypatch):
+    """The confound alone is right as often as the ceiling where it is tied to the group."""
+    figures = {"accuracy": 0.833, "dcor2": 0.99, "accuracy_independent": 0.833}
+    guessing = {**figures, "accuracy_independent": 0.5}
+    monkeypatch.setattr(
+        judged.Evidence, "along", lambda self, method, measure: {1: (guessing if method == "mdn" else figures)[measure]}
+    )
+    assert synthetic.online(evidence)[1] == judged.HOLDS
+    guessing["accuracy_independent"] = 0.833
+    assert synthetic.online(evidence)[1] == judged.PART
+
+
+def test_training_and_eval_are_compared_at_the_batch_sizes_that_all_have(evidence, monkeypatch):
+    gaps = {"mdn": {1: 50.0, 20: 0.4}, "pmdn": {1: 0.01, 20: 0.04}, "pmdn-alternating": {20: 0.0}}
+    monkeypatch.setattr(judged.Evidence, "along", lambda self, method, measure: judged.ByBatch(gaps[method]))
+    assert synthetic.train_and_eval(evidence)[1] == judged.HOLDS
+    gaps["pmdn"][20] = 0.5
+    assert synthetic.train_and_eval(evidence)[1] == judged.NOT
+
+
+def test_what_is_left_is_compared_at_batch_sizes_with_several_folds(evidence):
+    assert evidence.batches("mdn") == [20, 80, 160, 240]
+    assert evidence.batches("mdn", folds=mri.FOLDS) == [20, 160]
+    with pytest.raises(judged.NotRun):
+        evidence.batches("mdn", folds=6)
+
+
 def test_table_two_is_the_papers():
     """Read again from the paper: PMDN's accuracy is the highest of its row, MDN's site the lowest at batch 80."""
     for rows in TABLE_TWO.values():

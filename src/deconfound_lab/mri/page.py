@@ -132,11 +132,11 @@ def draw_comparison(results: Results) -> bytes:
     _level(left, CHANCE, "chance 25%")
     left.set_xlim(0.2, results.ceiling + 0.05)
     left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    left.set_title("accuracy where labels are independent\nof age, sex and site (higher is better)", fontsize=10.5)
+    left.set_title("accuracy where labels are independent\nof age, sex and site (higher is better)", fontsize=10.5, pad=16)
     _forest(right, results, lambda line: line.within_mean)
     _level(right, results.mean_chance, f"random scores {results.mean_chance:.3f}")
     right.set_xlim(left=min(0, *(line.within_mean.low for line in results.lines)))
-    right.set_title("mean correlation with the three,\nwithin groups (lower is better)", fontsize=10.5)
+    right.set_title("mean correlation with the three,\nwithin groups (lower is better)", fontsize=10.5, pad=16)
     left.set_yticks(range(len(arms)), [results.title(arm) for arm in arms])
     left.set_ylim(len(arms) - 0.5, -0.5)
     handles, labels = left.get_legend_handles_labels()
@@ -166,11 +166,9 @@ def _forest(axis: Any, results: Results, measure: Callable[[Line], Value]) -> No
 
 
 def _level(axis: Any, value: float, text: str) -> None:
+    """A line that is named above the rows, where no interval is drawn."""
     axis.axvline(value, color="#444444", linewidth=1, linestyle="--", zorder=1)
-    axis.annotate(
-        text, (value, 0.005), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="bottom", fontsize=8,
-        color="#444444",
-    )  # fmt: skip
+    axis.annotate(text, (value, 1.005), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8)
 
 
 def draw_tsne(results: Results) -> bytes:

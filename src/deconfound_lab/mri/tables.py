@@ -57,7 +57,7 @@ def table_two(results: Results) -> Table:
 
     def cells(line: Line) -> list[str]:
         left = [line.marginal(name).shown(".3f") for name in CONFOUND_TITLES]
-        return [*left, line.accuracy.shown(".1%"), str(len(line.trials))]
+        return [*left, line.accuracy.share().shown(".1%"), str(len(line.trials))]
 
     truth = [f"{results.truth[name]:.3f}" for name in CONFOUND_TITLES]
     last = ["true labels; best possible", *truth, f"{results.ceiling_with_confounds:.1%}", ""]
@@ -72,7 +72,7 @@ def footing_table(results: Results) -> Table:
             lines = [results.find(batch, arm, judged) for judged in ("as trained", "refitted")]
             if any(lines):
                 left = [line.within_mean.shown(".3f") if line else "–" for line in lines]
-                free = [line.independent.shown(".1%") if line else "–" for line in lines]
+                free = [line.independent.share().shown(".1%") if line else "–" for line in lines]
                 rows.append([str(batch), results.title(arm), *left, *free])
     chance, best = f"{results.mean_chance:.3f}", f"{results.ceiling:.1%}"
     rows.append(["", "random scores; best possible", chance, chance, best, best])

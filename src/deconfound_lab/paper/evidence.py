@@ -70,9 +70,10 @@ class Evidence:
             raise NotRun
         return found
 
-    def batches(self, *arms: str) -> list[int]:
-        """The batch sizes at which all of these arms are trained."""
-        found = [batch for batch in self.mri.batches if all(self.mri.find(batch, arm) for arm in arms)]
+    def batches(self, *arms: str, folds: int = 1) -> list[int]:
+        """The batch sizes at which all of these arms are trained, in at least so many folds."""
+        lines = {batch: [self.mri.find(batch, arm) for arm in arms] for batch in self.mri.batches}
+        found = [batch for batch, own in lines.items() if all(line and len(line.trials) >= folds for line in own)]
         if not found:
             raise NotRun
         return found

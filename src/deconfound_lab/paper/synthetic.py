@@ -53,7 +53,8 @@ def consistent(e: Evidence) -> Finding:
 
 def train_and_eval(e: Evidence) -> Finding:
     gaps = {name: e.along(name, "gap") for name in ("mdn", "pmdn-alternating", "pmdn")}
-    less = [gaps["mdn"][b] > max(gaps["pmdn"][b], gaps["pmdn-alternating"][b]) for b in gaps["mdn"] if b <= 200]
+    shared = [batch for batch in gaps["mdn"] if batch <= 200 and all(batch in each for each in gaps.values())]
+    less = [gaps["mdn"][b] > max(gaps["pmdn"][b], gaps["pmdn-alternating"][b]) for b in shared]
     text = f"batch 20: MDN {gaps['mdn'][20]:.2g} sd of the logit, PMDN in one pass {gaps['pmdn'][20]:.2g}"
     return text, answer(less), "up to batch 200; with 1,000 images and more the two do not differ much"
 
@@ -79,9 +80,13 @@ def time(e: Evidence) -> Finding:
 
 
 def online(e: Evidence) -> Finding:
-    mdn, ours = e.along("mdn", "accuracy")[1], e.along("pmdn", "accuracy")[1]
-    text = f"batch 1: MDN {mdn:.1%}, PMDN in one pass {ours:.1%}"
-    return text, answer([abs(mdn - CEILING) > 0.03, abs(ours - CEILING) < 0.02]), "the ceiling is 83.3 %"
+    mdn, ours = (e.along(method, "accuracy_independent")[1] for method in ("mdn", "pmdn"))
+    text = f"batch 1, where the confound is independent: MDN {mdn:.1%}, PMDN in one pass {ours:.1%}"
+    reason = (
+        f"the ceiling is 83.3 %; MDN's {e.along('mdn', 'accuracy')[1]:.1%} where it is tied are the confound itself "
+        f"(dcor² {e.along('mdn', 'dcor2')[1]:.3f})"
+    )
+    return text, answer([abs(mdn - CEILING) > 0.03, abs(ours - CEILING) < 0.02]), reason
 
 
 def layer_norm(e: Evidence) -> Finding:

@@ -114,7 +114,8 @@ def gaps(results: Results) -> list[str]:
 
 def footing_table(results: Results) -> Table:
     """Every method as trained and refitted, without weights and with them, where all four were trained."""
-    batches = sorted({c["cell"]["batch"] for c in results.cells if c["cell"]["balanced"] and _still(c)})
+    weighted = any(c["cell"]["balanced"] and _still(c) for c in results.cells)
+    batches = results.batches() if weighted else []
     rows = []
     for method in results.methods():
         for weights in (False, True):
