@@ -132,11 +132,11 @@ def draw_comparison(results: Results) -> bytes:
     _level(left, CHANCE, "chance 25%")
     left.set_xlim(0.2, results.ceiling + 0.05)
     left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    left.set_title("accuracy where labels are independent\nof age, sex and site (higher is better)", fontsize=10.5, pad=16)
+    _title(left, "accuracy where labels are independent\nof age, sex and site (higher is better)")
     _forest(right, results, lambda line: line.within_mean)
     _level(right, results.mean_chance, f"random scores {results.mean_chance:.3f}")
     right.set_xlim(left=min(0, *(line.within_mean.low for line in results.lines)))
-    right.set_title("mean correlation with the three,\nwithin groups (lower is better)", fontsize=10.5, pad=16)
+    _title(right, "mean correlation with the three,\nwithin groups (lower is better)")
     left.set_yticks(range(len(arms)), [results.title(arm) for arm in arms])
     left.set_ylim(len(arms) - 0.5, -0.5)
     handles, labels = left.get_legend_handles_labels()
@@ -163,6 +163,10 @@ def _forest(axis: Any, results: Results, measure: Callable[[Line], Value]) -> No
     if OURS in arms:
         axis.axhspan(arms.index(OURS) - 0.5, arms.index(OURS) + 0.5, color="#D55E00", alpha=0.1, linewidth=0)
     tidy(axis, "x")
+
+
+def _title(axis: Any, text: str) -> None:
+    axis.set_title(text, fontsize=10.5, pad=16)  # above the names of the lines
 
 
 def _level(axis: Any, value: float, text: str) -> None:
