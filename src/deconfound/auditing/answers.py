@@ -1,7 +1,7 @@
 """Outputs read as answers to the labels: which number stands for which class."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import as_array, in_rows, is_missing, plain
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.checks import tensor
-from deconfound.metrics.columns import Column, cells_of, column
+from deconfound.metrics.columns import Column, category_codes, column
 
 # Texts that are more different numbers than this are numbers with typing errors, no class names.
 MOST_CODES = 20
@@ -26,35 +26,30 @@ Score = tuple[str, Tensor, Tensor]
 class Answers:
     """What the outputs say about every label, beside the truth.
 
-    `right (n,)` is 1 where all labels are met (empty for a numeric label), `groups (n,)` the combination of
-    labels, `scores` one `(n,)` score and one 0/1 truth per label and class, `probabilities` whether the scores are
-    probabilities, `reading` how the outputs were read. A numeric label has `predicted` and `true` instead.
+    `right (n,)` is 1 where all labels are met, `scores` one `(n,)` score and one 0/1 truth per label and class (for a
+    numeric label the predicted and the true number), `reading` how the outputs were read, `probabilities` whether the
+    scores are some, `groups (n,)` the combination of labels, `units` and `folds` the person and test fold of each row.
     """
 
     right: Tensor
-    groups: Tensor
     scores: tuple[Score, ...]
     reading: str
+    groups: Tensor
+    units: Tensor
+    folds: Tensor
     probabilities: bool = False
-    predicted: Tensor | None = None
-    true: Tensor | None = None
+    numeric: bool = False
 
     @property
     def binary(self) -> bool:
         """Whether there is one score for one label of two levels."""
-        return len(self.scores) == 1
+        return len(self.scores) == 1 and not self.numeric
 
     def take(self, rows: Tensor) -> "Answers":
         """The answers at these rows."""
-        return Answers(
-            self.right[rows],
-            self.groups[rows],
-            tuple((name, score[rows], positive[rows]) for name, score, positive in self.scores),
-            self.reading,
-            self.probabilities,
-            None if self.predicted is None else self.predicted[rows],
-            None if self.true is None else self.true[rows],
-        )
+        columns = {name: getattr(self, name)[rows] for name in ("right", "groups", "units", "folds")}
+        scores = tuple((name, score[rows], truth[rows]) for name, score, truth in self.scores)
+        return replace(self, scores=scores, **columns)
 
 
 def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs") -> Tensor:
@@ -117,26 +112,43 @@ def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> N
     return np.eye(len(classes))[codes]
 
 
-def answers(outputs: Tensor, labels: Sequence[Column], classes: Sequence[str] = ()) -> Answers | None:
+def answers(
+    outputs: Tensor,
+    labels: Sequence[Column],
+    classes: Sequence[str] = (),
+    units: Tensor | None = None,
+    folds: Tensor | None = None,
+) -> Answers | None:
     """Read `outputs (n, k)` as answers: a score per binary label, a score per class, or a predicted number.
 
-    Columns of classes are in the order of `classes`, by default the sorted one, as scikit-learn's. None where the
-    number of columns fits neither, as for hidden features, or where a label has a single level.
+    Columns of classes are in the order of `classes`, by default the sorted one, as scikit-learn's. Each row is a person
+    of its own, and all are one test fold, where nothing else is said. None where the number of columns fits neither, as
+    for hidden features, or where a label has a single level.
     """
-    k = outputs.shape[1]
+    n, k = outputs.shape
     if not labels or any(len(label.levels) == 1 for label in labels):
         return None
+    rows: dict[str, Any] = {
+        "groups": category_codes(labels, n),
+        "units": torch.arange(n) if units is None else units,
+        "folds": torch.zeros(n, dtype=torch.long) if folds is None else folds,
+    }
     label = labels[0]
-    if len(labels) == 1 and label.kind == "numeric":
-        return _number(outputs, label) if k == 1 else None
     if any(label.kind == "numeric" for label in labels):
-        return None
+        if len(labels) > 1 or k > 1:
+            return None
+        number = ((label.name, outputs[:, 0], label.values),)
+        return Answers(torch.zeros(n), number, f"the output is the predicted {label.name}", **rows, numeric=True)
     if k == 1 and len(labels) == 1 and (codes := _class_codes(outputs[:, 0], label)) is not None:
-        return _classes(torch.nn.functional.one_hot(codes, len(label.levels)).double(), label, label.levels, "codes")
+        chosen = torch.nn.functional.one_hot(codes, len(label.levels)).double()
+        reading = f"the output is the predicted class of {label.name} ({', '.join(label.levels)})"
+        return _classes(chosen, label, label.levels, reading, rows)
     if k == len(labels) and all(label.kind == "binary" for label in labels):
-        return _binary(outputs, labels)
+        return _binary(outputs, labels, rows)
     if len(labels) == 1 and k == len(label.levels):
-        return _classes(outputs, label, tuple(classes) or sorted_levels(label.levels), "")
+        order = tuple(classes) or sorted_levels(label.levels)
+        reading = f"the highest of {k} columns is the predicted {label.name} ({', '.join(order)}, in this order)"
+        return _classes(outputs, label, order, reading, rows)
     return None
 
 
@@ -147,13 +159,7 @@ def sorted_levels(levels: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(levels))
 
 
-def _number(outputs: Tensor, label: Column) -> Answers:
-    nothing = torch.zeros(len(outputs), dtype=torch.long)
-    reading = f"the output is the predicted {label.name}"
-    return Answers(nothing.double(), nothing, (), reading, predicted=outputs[:, 0], true=label.values)
-
-
-def _binary(outputs: Tensor, labels: Sequence[Column]) -> Answers:
+def _binary(outputs: Tensor, labels: Sequence[Column], rows: dict[str, Any]) -> Answers:
     probabilities = bool(((outputs >= 0) & (outputs <= 1)).all())
     cut = 0.5 if probabilities else 0.0
     truth = torch.stack([label.values for label in labels], dim=1)
@@ -161,24 +167,18 @@ def _binary(outputs: Tensor, labels: Sequence[Column]) -> Answers:
     scores = tuple((label.name, outputs[:, i], (truth[:, i] == 1).double()) for i, label in enumerate(labels))
     high = ", ".join(f"{label.name} = {label.levels[1]}" for label in labels)
     reading = f"{'probabilities' if probabilities else 'scores'} above {cut:g} mean {high}"
-    return Answers(right, cells_of(labels)[0], scores, reading, probabilities)
+    return Answers(right, scores, reading, **rows, probabilities=probabilities)
 
 
-def _classes(outputs: Tensor, label: Column, order: Sequence[str], what: str) -> Answers:
+def _classes(outputs: Tensor, label: Column, order: Sequence[str], reading: str, rows: dict[str, Any]) -> Answers:
     """One column per class, in this order; for two classes one score says it all."""
     place = torch.tensor([order.index(level) for level in label.levels])
     chance = _probabilities(outputs)[:, place]
     right = (chance.argmax(1) == label.values).double()
-    groups = cells_of([label])[0]
-    listed = ", ".join(order)
-    reading = f"the highest of {len(order)} columns is the predicted {label.name} ({listed}, in this order)"
-    if what == "codes":
-        reading = f"the output is the predicted class of {label.name} ({listed})"
-    if len(label.levels) == 2:
-        truth = (label.values == 1).double()
-        return Answers(right, groups, ((label.name, chance[:, 1], truth),), f"{reading}; high: {label.levels[1]}", True)
     scores = tuple((level, chance[:, i], (label.values == i).double()) for i, level in enumerate(label.levels))
-    return Answers(right, groups, scores, reading, True)
+    if len(scores) == 2:
+        reading, scores = f"{reading}; high: {label.levels[1]}", ((label.name, *scores[1][1:]),)
+    return Answers(right, scores, reading, **rows, probabilities=True)
 
 
 def _class_codes(output: Tensor, label: Column) -> Tensor | None:

@@ -48,9 +48,7 @@ def independence_weights(data: Intake) -> Tensor | Note:
     return torch.from_numpy(found.weights)
 
 
-def independent_performance(
-    given: Answers, own: Tensor, units: Tensor, resampling: Resampling, folds: Tensor | None = None
-) -> list[Estimate]:
+def independent_performance(given: Answers, own: Tensor, resampling: Resampling) -> list[Estimate]:
     """Every measure under the weights `own`, with its bootstrap interval, and the least effective number of rows.
 
     With several labels each AUC is taken under the weights of its own label; accuracies, which ask for all labels at
@@ -58,16 +56,16 @@ def independent_performance(
     """
     alone = own.shape[1] == 1
     parts = [given] if alone else [replace(given, scores=(score,)) for score in given.scores]
-    functions = [within_folds(part, folds) for part in parts]
+    functions = [within_folds(part) for part in parts]
 
     def mean(weights: Tensor) -> dict[str, Tensor]:
         each = [function(weights * column) for function, column in zip(functions, own.T, strict=True)]
         names = [name for name in each[0] if name != "brier_score"] if alone else ["auc"]
         return {f"{PREFIX}{name}": torch.stack([values[name] for values in each]).nanmean(0) for name in names}
 
-    estimates = bootstrapped(mean, len(units), units, resampling).estimates
+    estimates = bootstrapped(mean, given.units, resampling).estimates
     rows = min(effective_size(column) for column in own.numpy().T)
-    return [*estimates, Estimate(f"{PREFIX}rows", rows, len(units))]
+    return [*estimates, Estimate(f"{PREFIX}rows", rows, len(own))]
 
 
 def _cells(item: Column) -> NDArray[Any]:

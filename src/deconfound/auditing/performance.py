@@ -37,8 +37,8 @@ def measures(given: Answers) -> Measures:
     (with several labels the paper's mean of group accuracies). AUC: the mean over labels, or over classes
     against the rest. Probabilities also have their Brier score. For a numeric label: mean absolute error and R².
     """
-    if given.predicted is not None and given.true is not None:
-        return _number_measures(given.predicted, given.true)
+    if given.numeric:
+        return _number_measures(*given.scores[0][1:])
     member = (given.groups[:, None] == torch.unique(given.groups)).double()
     right = given.right[:, None] * member
     ranked = [(torch.unique(score, return_inverse=True)[1], positive) for _, score, positive in given.scores]
@@ -72,17 +72,17 @@ def _number_measures(predicted: Tensor, true: Tensor) -> Measures:
     return found
 
 
-def performance(given: Answers, units: Tensor, resampling: Resampling, folds: Tensor | None = None) -> Performance:
-    """Every measure with its bootstrap interval; AUC within each fold and then averaged where folds are given."""
-    return bootstrapped(within_folds(given, folds), len(given.right), units, resampling)
+def performance(given: Answers, resampling: Resampling) -> Performance:
+    """Every measure with its bootstrap interval; AUC within each fold and then averaged."""
+    return bootstrapped(within_folds(given), given.units, resampling)
 
 
-def within_folds(given: Answers, folds: Tensor | None) -> Measures:
+def within_folds(given: Answers) -> Measures:
     """The measures, AUC within each fold, which has its own model, and then averaged."""
-    whole = measures(given)
-    if folds is None or not given.scores:
+    whole, folds = measures(given), torch.unique(given.folds)
+    if len(folds) == 1 or given.numeric:
         return whole
-    parts = [(folds == fold).nonzero()[:, 0] for fold in torch.unique(folds)]
+    parts = [(given.folds == fold).nonzero()[:, 0] for fold in folds]
     each = [(rows, measures(given.take(rows))) for rows in parts]
 
     def found(weights: Tensor) -> dict[str, Tensor]:
@@ -93,11 +93,12 @@ def within_folds(given: Answers, folds: Tensor | None) -> Measures:
     return found
 
 
-def bootstrapped(function: Measures, n: int, units: Tensor, resampling: Resampling) -> Performance:
+def bootstrapped(function: Measures, units: Tensor, resampling: Resampling) -> Performance:
     """The measures of the rows as they are, and of people drawn with replacement, a few samples at a time."""
+    n = len(units)
     values = function(torch.ones(1, n, dtype=torch.float64))
     parts: dict[str, list[Tensor]] = {name: [] for name in values}
-    for weights in _samples(n, units, resampling):
+    for weights in _samples(units, resampling):
         for name, drawn in function(weights.double()).items():
             parts[name].append(drawn)
     replicates = {name: torch.cat(items) for name, items in parts.items()}
@@ -108,21 +109,19 @@ def bootstrapped(function: Measures, n: int, units: Tensor, resampling: Resampli
     return Performance(tuple(estimates), replicates)
 
 
-def _samples(n: int, units: Tensor, resampling: Resampling) -> Iterator[Tensor]:
+def _samples(units: Tensor, resampling: Resampling) -> Iterator[Tensor]:
     """Bootstrap samples of people, some at a time."""
-    several = None if len(torch.unique(units)) == n else units
-    return bootstrap_chunks(torch.zeros(n), several, resampling.bootstraps, resampling.generator())
+    several = None if len(torch.unique(units)) == len(units) else units
+    return bootstrap_chunks(torch.zeros(len(units)), several, resampling.bootstraps, resampling.generator())
 
 
-def split_by(given: Answers, codes: Tensor, folds: Tensor | None) -> Measures:
+def split_by(given: Answers, codes: Tensor) -> Measures:
     """The AUC of one score split into pairs within a stratum and pairs between two, which two models may order.
 
-    Where every fold has its own model, only pairs within a fold are compared.
+    Every fold has its own model, so only pairs within a fold are compared.
     """
-    (_, score, positive) = given.scores[0]
-    cells = codes if folds is None else codes * (int(folds.max()) + 1) + folds
-    outer = torch.zeros_like(codes) if folds is None else folds
-    inside, whole = _ranked(score, cells), _ranked(score, outer)
+    (_, score, positive), folds = given.scores[0], given.folds
+    inside, whole = _ranked(score, codes * (int(folds.max()) + 1) + folds), _ranked(score, folds)
 
     def wins(weights: Tensor, groups: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         total, pairs = torch.zeros(2, len(weights), dtype=torch.float64)
@@ -182,11 +181,11 @@ def gaps(given: Answers, codes: Tensor) -> Measures | None:
     return found
 
 
-def calibration_error(given: Answers, units: Tensor, resampling: Resampling) -> Estimate | None:
+def calibration_error(given: Answers, resampling: Resampling) -> Estimate | None:
     """The expected calibration error of probabilities, averaged over labels or classes, with its interval."""
     if not given.probabilities:
         return None
-    error, n = [score - positive for _, score, positive in given.scores], len(given.right)
+    error, n = [score - positive for _, score, positive in given.scores], len(given.units)
     bins = [equal_bins(score) for _, score, _ in given.scores]
 
     def signed(weights: Tensor) -> Tensor:
@@ -198,7 +197,7 @@ def calibration_error(given: Answers, units: Tensor, resampling: Resampling) -> 
         return torch.cat(found, dim=1) / weights.sum(1, keepdim=True)
 
     value = signed(torch.ones(1, n, dtype=torch.float64))[0]
-    replicates = torch.cat([signed(weights.double()) for weights in _samples(n, units, resampling)])
+    replicates = torch.cat([signed(weights.double()) for weights in _samples(given.units, resampling)])
     size = len(value) / len(given.scores)  # from the mean over bins to their sum
     low, high = (min(1.0, size * end) for end in absolute_interval(value, replicates))
     return Estimate("calibration_error", size * float(value.abs().mean()), n, low, high)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,6 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
     """Every number about performance, and how the outputs of each model were read."""
     if not data.labels:
         return [], []
-    folds = data.folds if len(torch.unique(data.folds)) > 1 else None
     rows: list[AuditRow] = []
     notes: list[Note] = []
     readings: dict[str, list[str]] = {}
@@ -52,25 +52,25 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
     if isinstance(weights, Note):
         notes.append(weights)
     for model, values in data.spaces["outputs"].items():
-        given = answers(values, data.labels, data.classes)
+        given = answers(values, data.labels, data.classes, data.units, data.folds)
         if given is None:
             text = f"The outputs of {model} ({values.shape[1]} columns) do not answer {labels}: no performance."
             notes.append(Note("no performance", "note", "", text))
             continue
         readings.setdefault(given.reading, []).append(model)
-        found = performance(given, data.units, resampling, folds)
-        more = (calibration_error(given, data.units, resampling), equal_error_rate(given))
+        found = performance(given, resampling)
+        more = (calibration_error(given, resampling), equal_error_rate(given))
         whole = [*found.estimates, *(item for item in more if item is not None)]
         if not isinstance(weights, Note):
-            whole += independent_performance(given, weights, data.units, resampling, folds)
+            whole += independent_performance(given, weights, resampling)
         rows += [audit_row(model, "outputs", "", "", item) for item in whole]
-        rows += _by_stratum(model, given, data, resampling, folds)
+        rows += _by_stratum(model, given, data.confounds, resampling)
         if first is None:
             first = (model, given, found)
         else:
-            rows += _differences(model, given, found, first, data, folds)
+            rows += _differences(model, given, found, first)
         notes += _question(model, whole, labels)
-        used, remarks = _used(model, data, resampling, folds)
+        used, remarks = _used(model, data, resampling)
         rows, notes = rows + used, notes + remarks
     read = [Note("reading", "note", "", f"{', '.join(models)}: {text}.") for text, models in readings.items()]
     return rows + _alone(data, resampling), [*read, *notes]
@@ -111,76 +111,51 @@ def _alone(data: Intake, resampling: Resampling) -> list[AuditRow]:
     rows = []
     some = sampled(data.units, MOST_FOR_BASELINES, resampling.seed)
     confounds, labels = ([item.take(some) for item in items] for items in (data.confounds, data.labels))
-    units = data.units[some]
+    units, levels = data.units[some], labels[0].levels if len(labels) == 1 else ()
     for name, predict in ALONE.items():
         scores = predict(confounds, labels, units, resampling.seed)
-        given = None if scores is None else answers(scores, labels, _levels(labels))
+        given = None if scores is None else answers(scores, labels, levels, units)
         if given is not None:
-            found = performance(given, units, resampling).estimates
+            found = performance(given, resampling).estimates
             rows += [audit_row(name, "baseline", "", "", item) for item in found if item.statistic != "brier_score"]
     return rows
 
 
-def _levels(labels: list[Column]) -> tuple[str, ...]:
-    return labels[0].levels if len(labels) == 1 else ()
-
-
-def _by_stratum(
-    model: str, given: Answers, data: Intake, resampling: Resampling, folds: Tensor | None
-) -> Iterator[AuditRow]:
+def _by_stratum(model: str, given: Answers, confounds: list[Column], resampling: Resampling) -> Iterator[AuditRow]:
     """Performance on each level (or third) of each confound, the split of the AUC, and gaps between strata."""
-    for confound in data.confounds:
+    for confound in confounds:
         codes, names = strata(confound)
         for code, name in enumerate(names):
             part = (codes == code).nonzero()[:, 0]
             if len(part):
                 inside = given.take(part)
-                found = performance(inside, data.units[part], resampling, None if folds is None else folds[part])
-                calibrated = calibration_error(inside, data.units[part], resampling)
-                for item in (*found.estimates, *([] if calibrated is None else [calibrated])):
-                    yield audit_row(model, "outputs", confound.name, name, item)
+                for item in (*performance(inside, resampling).estimates, calibration_error(inside, resampling)):
+                    if item is not None:
+                        yield audit_row(model, "outputs", confound.name, name, item)
         if given.binary:
             known = (codes >= 0).nonzero()[:, 0]
-            yield from _across(model, confound.name, given.take(known), codes[known], data.units[known], resampling,
-                               None if folds is None else folds[known])  # fmt: skip
-
-
-def _across(
-    model: str,
-    confound: str,
-    given: Answers,
-    codes: Tensor,
-    units: Tensor,
-    resampling: Resampling,
-    folds: Tensor | None,
-) -> Iterable[AuditRow]:
-    n = len(codes)
-    found = list(bootstrapped(split_by(given, codes, folds), n, units, resampling).estimates)
-    rates = gaps(given, codes)
-    if rates is not None:
-        found += bootstrapped(rates, n, units, resampling).estimates
-    return [audit_row(model, "outputs", confound, "", item) for item in found if item.value == item.value]
+            inside, codes = given.take(known), codes[known]
+            for function in (split_by(inside, codes), gaps(inside, codes)):
+                found = () if function is None else bootstrapped(function, inside.units, resampling).estimates
+                for item in found:
+                    if item.value == item.value:
+                        yield audit_row(model, "outputs", confound.name, "", item)
 
 
 def _differences(
-    model: str,
-    given: Answers,
-    found: Performance,
-    first: tuple[str, Answers, Performance],
-    data: Intake,
-    folds: Tensor | None,
+    model: str, given: Answers, found: Performance, first: tuple[str, Answers, Performance]
 ) -> list[AuditRow]:
     """Each measure less that of the first model, on the same people: DeLong for one AUC, else a paired bootstrap."""
     base, base_given, base_found = first
     rows = []
-    alone = len(torch.unique(data.units)) == len(data.units)
+    alone = len(torch.unique(given.units)) == len(given.units)
     base_values = {item.statistic: item.value for item in base_found.estimates}
     for item in found.estimates:
         if item.statistic not in base_values:  # scores have no Brier score, probabilities have
             continue
         name, value = item.statistic, item.value - base_values[item.statistic]
         if name == "auc" and alone and given.binary:
-            change = delong_difference(given.scores[0][1], base_given.scores[0][1], given.scores[0][2], folds)
+            change = delong_difference(given.scores[0][1], base_given.scores[0][1], given.scores[0][2], given.folds)
         else:
             change = bootstrap_difference(value, found.replicates[name] - base_found.replicates[name])
         rows.append(difference_row(audit_row(model, "outputs", "", "", item), base, change))
@@ -198,10 +173,10 @@ def _question(model: str, whole: list[Estimate], labels: str) -> list[Note]:
     return [Note("points away", "warning", "", text)]
 
 
-def _used(model: str, data: Intake, resampling: Resampling, folds: Tensor | None) -> tuple[list[AuditRow], list[Note]]:
+def _used(model: str, data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[Note]]:
     """How performance and outputs move when a confound's direction is erased from the features, in growing shares."""
     features = data.spaces.get("features", {}).get(model)
-    if features is None or (folds is not None):
+    if features is None or len(torch.unique(data.folds)) > 1:
         return [], []
     rows: list[AuditRow] = []
     for confound in data.confounds:
@@ -214,11 +189,11 @@ def _used(model: str, data: Intake, resampling: Resampling, folds: Tensor | None
             return rows, [Note("not linear", "note", "", text)]
         rows.append(audit_row(model, "features", confound.name, "", Estimate("used_outputs", found.moved, len(keep))))
         for share, outputs in zip(SHARES, found.outputs, strict=True):
-            given = answers(outputs, labels, data.classes)
+            given = answers(outputs, labels, data.classes, data.units[keep])
             if given is None:
                 continue
-            main = performance(given, data.units[keep], resampling).estimates[0]
-            item = Estimate(f"used_{main.statistic}", main.value, main.n, main.low, main.high)
+            main = performance(given, resampling).estimates[0]
+            item = replace(main, statistic=f"used_{main.statistic}")
             rows.append(audit_row(model, "features", confound.name, f"{share:g}", item))
     return rows, []
 

@@ -29,10 +29,8 @@ def shapes(data: Intake, seed: int) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for model, values in data.spaces["outputs"].items():
         given = answers(values, data.labels, data.classes)
-        if given is not None and given.predicted is not None and given.true is not None:
-            out[model] = [_number_part(given.predicted, given.true, data.confounds, seed)]
-        elif given is not None and given.scores:
-            out[model] = _score_parts(given, data)
+        if given is not None:
+            out[model] = [_number_part(given, data.confounds, seed)] if given.numeric else _score_parts(given, data)
     return out
 
 
@@ -70,7 +68,8 @@ def _score_part(
     return found
 
 
-def _number_part(predicted: Tensor, true: Tensor, confounds: Sequence[Column], seed: int) -> dict[str, Any]:
+def _number_part(given: Answers, confounds: Sequence[Column], seed: int) -> dict[str, Any]:
+    _, predicted, true = given.scores[0]
     some = torch.randperm(len(true), generator=torch.Generator().manual_seed(seed))[:_DOTS]
     nothing = torch.zeros(len(true), dtype=torch.long)
     return {
