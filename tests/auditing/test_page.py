@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from deconfound.auditing import audit, html_table
-from deconfound.auditing.forest import Dot, Panel, forest
+from deconfound.auditing.figures import Value
+from deconfound.auditing.forest import Panel, forest
 from tests.auditing.cohort import cohort
 
 ARGUMENTS = [
@@ -56,7 +57,7 @@ def test_nothing_from_the_data_is_markup(result):
 
 
 def test_every_text_of_a_table_and_of_a_forest_is_escaped():
-    panel = Panel("<i>title", "<i>note", (Dot(0.1, 0.0, 0.2),))
+    panel = Panel("<i>title", "<i>note", (Value(0.1, 0.0, 0.2),))
     drawn = forest(["<i>model"], [panel], "<i>figure").svg
     for page in (drawn, html_table(["<i>head", "b"], [["<i>row", "<i>cell"]], label="<i>label")):
         assert "<i>" not in page

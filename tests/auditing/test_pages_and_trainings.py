@@ -19,7 +19,7 @@ from deconfound.auditing import (
     section,
     training_problems,
 )
-from deconfound.auditing.figures import COLOURS, Curve, Dot, curves, scatter, spreads, training_curves
+from deconfound.auditing.figures import COLOURS, Curve, Dot, Value, curves, scatter, spreads, training_curves
 from deconfound.errors import DeconfoundError, OptionError
 from tests.auditing.cohort import cohort
 
@@ -108,7 +108,7 @@ def test_figures_hold_what_they_are_given_and_survive_what_is_missing():
     assert len({f"var(--m{k})" for k in range(COLOURS) if f"var(--m{k})" in drawn}) == 12
     assert "a &lt; b" in drawn
     assert ">line 13</text>" in drawn  # the legend is part of the figure, and saved with it
-    missing = scatter("t", [Dot("x", 0.1, 0.2), Dot("y", math.nan, 1.0)], ("x", "y")).svg
+    missing = scatter("t", [Dot("x", Value(0.1), Value(0.2)), Dot("y", Value(math.nan), Value(1.0))], ("x", "y")).svg
     assert missing.count("<circle") == 2  # one point, and its swatch
     assert "nan" not in missing + training_curves("t", [Curve("l", [0, 1], [0.5, math.nan])]).svg
     box = {"level": "x" * 30, "group": "g", "at": [0, 1, 2, 3, 4], "n": 5}

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from deconfound.auditing import comparison_page, comparison_sentences
-from deconfound.auditing.forest import Dot, Panel, forest
+from deconfound.auditing.figures import Value
+from deconfound.auditing.forest import Panel, forest
 from deconfound.errors import DeconfoundWarning, OptionError
 from deconfound.metrics import within_group_dcor_sqr
 from deconfound.training.comparison import compare, entries
@@ -123,14 +124,14 @@ def test_a_comparison_that_cannot_be_made_is_refused_before_training(tmp_path):
 
 
 def test_the_figure_holds_every_value_and_survives_missing_ones():
-    missing = Dot(math.nan, math.nan, math.nan)
-    panel = Panel("a < b", "note", (Dot(0.1, 0.0, 0.2), Dot(-0.3, math.nan, math.nan), missing))
+    missing = Value(math.nan, math.nan, math.nan)
+    panel = Panel("a < b", "note", (Value(0.1, 0.0, 0.2), Value(-0.3, math.nan, math.nan), missing))
     drawn = forest(["x", "y & z", "w"], [panel], "figure").svg
     assert drawn.count("<circle") == 2
     assert "x: a &lt; b 0.100 (0.000 to 0.200)" in drawn
     assert "y &amp; z" in drawn
     assert "nan" not in drawn
-    assert "<circle" in forest(["x"], [Panel("alone", "", (Dot(0.0, 0.0, 0.0),))], "no spread").svg
+    assert "<circle" in forest(["x"], [Panel("alone", "", (Value(0.0, 0.0, 0.0),))], "no spread").svg
 
 
 def test_one_method_is_compared_with_itself_under_names_of_its_own(tmp_path):

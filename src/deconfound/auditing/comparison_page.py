@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deconfound.auditing.comparison_words import comparison_sentences, headline, of_line, sign_of, with_interval
-from deconfound.auditing.figures import Curve, Dot, scatter, training_curves
-from deconfound.auditing.forest import Dot as Value
+from deconfound.auditing.figures import Curve, Dot, Value, scatter, training_curves
 from deconfound.auditing.forest import Panel, forest
 from deconfound.auditing.html import Markup, asset, bullets, html_page, html_table, safe, scrolling, section
 from deconfound.auditing.page import audit_sections, page_data
@@ -90,11 +89,11 @@ def _scatters(content: Mapping[str, Any]) -> str:
     measure = headline(content)
     panels = []
     for confound in content["confounds"]:
-        dots = []
-        for line in content["lines"]:
-            x, y = _interval(of_line(line, f"left/outputs/{confound}")), _interval(of_line(line, measure))
-            dots.append(Dot(line["name"], x.value, y.value, (x.low, x.high), (y.low, y.high)))
-        if any(math.isfinite(dot.x) for dot in dots):
+        dots = [
+            Dot(line["name"], _value(of_line(line, f"left/outputs/{confound}")), _value(of_line(line, measure)))
+            for line in content["lines"]
+        ]
+        if any(math.isfinite(dot.x.value) for dot in dots):
             axes = (f"dcor² of {confound} in the outputs", STATISTICS[measure].name)
             panels.append(scatter(f"Cost against what is left of {confound}", dots, axes).html)
     return f'<div class="panels">{"".join(panels)}</div>'
@@ -102,12 +101,12 @@ def _scatters(content: Mapping[str, Any]) -> str:
 
 def _forest(content: Mapping[str, Any]) -> str:
     measure = headline(content)
-    changes = tuple(_interval(of_line(line, measure)["difference"]) for line in content["lines"])
+    changes = tuple(_value(of_line(line, measure)["difference"]) for line in content["lines"])
     panels = [Panel(f"{STATISTICS[measure].name}, difference", f"to {network_name(content['base'])}", changes)]
     for name in content["confounds"]:
-        dots = tuple(_interval(of_line(line, f"left/outputs/{name}")) for line in content["lines"])
-        if any(math.isfinite(dot.value) for dot in dots):
-            panels.append(Panel(f"{name} left", "dcor² in the outputs", dots))
+        left = tuple(_value(of_line(line, f"left/outputs/{name}")) for line in content["lines"])
+        if any(math.isfinite(item.value) for item in left):
+            panels.append(Panel(f"{name} left", "dcor² in the outputs", left))
     return forest([line["name"] for line in content["lines"]], panels, "Differences and what is left").html
 
 
@@ -177,5 +176,5 @@ def _split_words(content: Mapping[str, Any]) -> str:
     return f"{len(content['folds'])}-fold cross-validation with all rows of a person in one fold"
 
 
-def _interval(item: Mapping[str, Any]) -> Value:
+def _value(item: Mapping[str, Any]) -> Value:
     return Value.of(item, "mean")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from deconfound.auditing.figures import Figure
-from deconfound.auditing.forest import Dot, Panel, forest
+from deconfound.auditing.figures import Figure, Value
+from deconfound.auditing.forest import Panel, forest
 from deconfound.auditing.html import asset
 from deconfound.auditing.performance_page import part_figures
 from deconfound.auditing.words import STATISTICS
@@ -67,7 +67,7 @@ def _forest(rows: Sequence[Mapping[str, Any]], down: str, across: str, title: st
     cells = {(row[down], row[across]): row for row in rows}
     note = STATISTICS[rows[0]["statistic"]].name
     line = None if across == "model" else 0.0
-    drawn = [Panel(name, note, tuple(Dot.of(cells.get((each, name))) for each in lines), line) for name in panels]
+    drawn = [Panel(name, note, tuple(Value.of(cells.get((each, name))) for each in lines), line) for name in panels]
     return forest(lines, drawn, title)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from deconfound.auditing.html import Markup, safe
 
@@ -63,19 +63,11 @@ class Curve:
     dots: bool = False
 
 
-def curves(title: str, lines: Sequence[Curve], axes: tuple[str, str], *, diagonal: bool = True) -> Figure:
+def curves(title: str, lines: Sequence[Curve], axes: tuple[str, str]) -> Figure:
     """Curves in the unit square (ROC, calibration) with a legend below, as a figure that can be exported."""
     frame = _Frame((0.0, 1.0), (0.0, 1.0))
-    parts = [frame.axes(axes)]
-    if diagonal:
-        parts.append(_line([frame.at(0, 0), frame.at(1, 1)], "var(--soft)", dashed=True))
-    for place, line in enumerate(lines):
-        points = [frame.at(x, y) for x, y in zip(line.x, line.y, strict=True)]
-        inner = _line(points, colour(place))
-        if line.dots:
-            inner += "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour(place)}"/>' for x, y in points)
-        parts.append(f"<g>{inner}<title>{safe(line.name)}</title></g>")
-    return frame.figure(title, parts, [line.name for line in lines])
+    diagonal = _line([frame.at(0, 0), frame.at(1, 1)], "var(--soft)", dashed=True)
+    return frame.figure(title, [frame.axes(axes), diagonal, *frame.curves(lines)], [line.name for line in lines])
 
 
 def training_curves(title: str, lines: Sequence[Curve]) -> Figure:
@@ -84,43 +76,58 @@ def training_curves(title: str, lines: Sequence[Curve]) -> Figure:
     longest = max((len(line.y) for line in lines), default=2)
     low, high, _ = scale(min(values, default=0.0), max(values, default=1.0))
     frame = _Frame((0.0, max(1.0, longest - 1.0)), (low, high))
-    parts = [frame.axes(("epoch", "loss"))]
-    for place, line in enumerate(lines):
-        points = [frame.at(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
-        parts.append(f"<g>{_line(points, colour(place))}<title>{safe(line.name)}</title></g>")
-    return frame.figure(title, parts, [line.name for line in lines])
+    axes = frame.axes(("epoch", "loss"))
+    return frame.figure(title, [axes, *frame.curves(lines)], [line.name for line in lines])
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number with its interval; NaN ends draw the dot alone, a NaN number nothing."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any] | None, key: str = "value") -> Self:
+        """The number under a key, and its interval, of a row as JSON holds it; None is no number."""
+        numbers = [None] * 3 if item is None else [item[key], item["low"], item["high"]]
+        return cls(*(math.nan if number is None else float(number) for number in numbers))
+
+    @property
+    def finite(self) -> list[float]:
+        """Of number and ends those that exist."""
+        return [number for number in (self.value, self.low, self.high) if math.isfinite(number)]
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A named point with half-lengths of its error bars (NaN: none)."""
+    """A named point, with error bars where its values have intervals."""
 
     name: str
-    x: float
-    y: float
-    x_error: tuple[float, float] = (math.nan, math.nan)
-    y_error: tuple[float, float] = (math.nan, math.nan)
+    x: Value
+    y: Value
 
 
 def scatter(title: str, dots: Sequence[Dot], axes: tuple[str, str], *, named: bool = True) -> Figure:
     """Points with error bars; with names, a legend tells them apart."""
-    dots = [dot for dot in dots if math.isfinite(dot.x) and math.isfinite(dot.y)]
-    xs = [v for dot in dots for v in (dot.x, *dot.x_error) if math.isfinite(v)]
-    ys = [v for dot in dots for v in (dot.y, *dot.y_error) if math.isfinite(v)]
+    dots = [dot for dot in dots if math.isfinite(dot.x.value) and math.isfinite(dot.y.value)]
+    xs = [number for dot in dots for number in dot.x.finite]
+    ys = [number for dot in dots for number in dot.y.finite]
     ranges = [scale(min(values, default=0.0), max(values, default=1.0))[:2] for values in (xs, ys)]
     frame = _Frame(ranges[0], ranges[1])
     parts = [frame.axes(axes)]
     for place, dot in enumerate(dots):
         paint = colour(place) if named else colour(0)
-        x, y = frame.at(dot.x, dot.y)
+        x, y = frame.at(dot.x.value, dot.y.value)
         bars = ""
-        if all(map(math.isfinite, dot.x_error)):
-            bars += _line([frame.at(dot.x_error[0], dot.y), frame.at(dot.x_error[1], dot.y)], paint, thin=True)
-        if all(map(math.isfinite, dot.y_error)):
-            bars += _line([frame.at(dot.x, dot.y_error[0]), frame.at(dot.x, dot.y_error[1])], paint, thin=True)
+        if len(dot.x.finite) == 3:
+            bars += _line([frame.at(end, dot.y.value) for end in (dot.x.low, dot.x.high)], paint, thin=True)
+        if len(dot.y.finite) == 3:
+            bars += _line([frame.at(dot.x.value, end) for end in (dot.y.low, dot.y.high)], paint, thin=True)
         inner = f'<g opacity=".35">{bars}</g>'
         inner += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5 if named else 2.2}" fill="{paint}"/>'
-        parts.append(f"<g>{inner}<title>{safe(dot.name)}: {dot.x:.3f}, {dot.y:.3f}</title></g>")
+        parts.append(f"<g>{inner}<title>{safe(dot.name)}: {dot.x.value:.3f}, {dot.y.value:.3f}</title></g>")
     return frame.figure(title, parts, [dot.name for dot in dots] if named else [])
 
 
@@ -149,8 +156,7 @@ def spreads(title: str, rows: Sequence[Mapping[str, Any]], axis: str) -> Figure:
             f'stroke-width="2"/><title>{safe(text)}</title></g>'
         )
         y += height
-    for k in range(round((high - low) / step) + 1):
-        at = low + k * step
+    for at, _ in ticks(low, high, step):
         parts.append(f'<text class="soft" x="{x(at):.1f}" y="{y + 18}" text-anchor="middle">{at:g}</text>')
     parts.append(f'<text class="soft" x="{margin + width}" y="{y + 34}" text-anchor="end">{safe(axis)}</text>')
     return Figure(title, parts, margin + width + 12, y + 40, groups if len(groups) > 1 else ())
@@ -176,13 +182,9 @@ class _Frame:
     def axes(self, names: tuple[str, str]) -> str:
         floor, parts = TOP + SIDE, []
         for low, high, horizontal in ((*self.x, True), (*self.y, False)):
-            first, last, step = scale(low, high)
-            places = digits(step)
-            for k in range(round((last - first) / step) + 1):
-                value = first + k * step
+            for value, text in ticks(*scale(low, high)):
                 if not low - 1e-9 <= value <= high + 1e-9:
                     continue
-                text = f"{value + 0.0:.{places}f}".replace("-", "−")
                 if horizontal:
                     at = self.at(value, self.y[0])[0]
                     parts.append(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{floor}"/>')
@@ -194,6 +196,13 @@ class _Frame:
         parts.append(f'<text class="soft" x="{LEFT + SIDE}" y="{floor + 33}" text-anchor="end">{safe(names[0])}</text>')
         parts.append(f'<text class="soft" x="{LEFT + 6}" y="{TOP + 12}">{safe(names[1])}</text>')
         return "".join(parts)
+
+    def curves(self, lines: Sequence[Curve]) -> Iterator[str]:
+        for place, line in enumerate(lines):
+            points = [self.at(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
+            dots = (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour(place)}"/>' for x, y in points)
+            inner = _line(points, colour(place)) + ("".join(dots) if line.dots else "")
+            yield f"<g>{inner}<title>{safe(line.name)}</title></g>"
 
     def figure(self, title: str, parts: Sequence[str], names: Sequence[str]) -> Figure:
         return Figure(title, parts, LEFT + SIDE + 14, TOP + SIDE + BOTTOM, names)
@@ -216,5 +225,8 @@ def scale(low: float, high: float) -> tuple[float, float, float]:
     return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
 
 
-def digits(step: float) -> int:
-    return max(0, -math.floor(math.log10(step) + 1e-9))
+def ticks(low: float, high: float, step: float) -> list[tuple[float, str]]:
+    """Every step from end to end, and how it is written."""
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    values = [low + k * step for k in range(round((high - low) / step) + 1)]
+    return [(value, f"{value + 0.0:.{digits}f}".replace("-", "−")) for value in values]

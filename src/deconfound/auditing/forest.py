@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
-from deconfound.auditing.figures import Figure, digits, scale
+from deconfound.auditing.figures import Figure, Value, scale, ticks
 from deconfound.auditing.html import safe
 
 ROW, TOP, BOTTOM, LABELS, PANEL, GAP = 28, 46, 34, 150, 190, 54
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A value with its interval; NaN ends draw the dot alone, a NaN value nothing."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, item: Mapping[str, Any] | None, key: str = "value") -> Self:
-        """The value under a key, and its interval, of a row as JSON holds it; None is no number."""
-        numbers = [None] * 3 if item is None else [item[key], item["low"], item["high"]]
-        return cls(*(math.nan if number is None else float(number) for number in numbers))
-
-
-@dataclass(frozen=True)
 class Panel:
-    """One measure of every model: a dot for each, a note on what is good, and where a vertical line stands."""
+    """One measure of every model: a value for each, a note on what is good, and where a vertical line stands."""
 
     title: str
     note: str
-    dots: tuple[Dot, ...]
+    values: tuple[Value, ...]
     line: float | None = 0.0
 
 
@@ -57,7 +41,7 @@ def _y(row: int) -> float:
 
 
 def _panel(panel: Panel, models: Sequence[str], left: float, height: int) -> str:
-    numbers = [n for dot in panel.dots for n in (dot.value, dot.low, dot.high) if math.isfinite(n)]
+    numbers = [number for item in panel.values for number in item.finite]
     if panel.line is not None:
         numbers.append(panel.line)
     low, high, step = scale(min(numbers, default=0.0), max(numbers, default=1.0))
@@ -71,30 +55,22 @@ def _panel(panel: Panel, models: Sequence[str], left: float, height: int) -> str
         f'<text class="soft" x="{left}" y="33">{safe(panel.note)}</text>',
         f'<line class="axis" x1="{left}" x2="{left + PANEL}" y1="{floor}" y2="{floor}"/>',
     ]
-    count = round((high - low) / step)
-    for tick in (low + step * k for k in range(count + 1)):
+    for tick, text in ticks(low, high, step):
         parts.append(f'<line class="axis" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{floor}" y2="{floor + 4}"/>')
-        text = f"{tick + 0.0:.{digits(step)}f}".replace("-", "−")
         parts.append(f'<text class="soft" x="{x(tick):.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>')
     if panel.line is not None:
         at = x(panel.line)
         parts.append(f'<line class="axis whole" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{floor}"/>')
-    for row, (name, dot) in enumerate(zip(models, panel.dots, strict=True)):
-        parts.append(_dot(dot, f"{name}: {panel.title}", x, _y(row)))
+    for row, (name, item) in enumerate(zip(models, panel.values, strict=True)):
+        if not math.isfinite(item.value):
+            continue
+        y, line, text = _y(row), "", f"{name}: {panel.title} {item.value:.3f}"
+        if len(item.finite) == 3:
+            text += f" ({item.low:.3f} to {item.high:.3f})"
+            line = (
+                f'<line x1="{x(item.low):.1f}" x2="{x(item.high):.1f}" y1="{y:.1f}" y2="{y:.1f}" '
+                'stroke="var(--m0)" stroke-width="2" opacity=".6"/>'
+            )
+        centre = f'<circle cx="{x(item.value):.1f}" cy="{y:.1f}" r="4.5" fill="var(--m0)"/>'
+        parts.append(f"<g>{line}{centre}<title>{safe(text.replace('-', '−'))}</title></g>")
     return "".join(parts)
-
-
-def _dot(dot: Dot, name: str, x: object, y: float) -> str:
-    assert callable(x)
-    if not math.isfinite(dot.value):
-        return ""
-    text = f"{name} {dot.value:.3f}"
-    line = ""
-    if math.isfinite(dot.low) and math.isfinite(dot.high):
-        text += f" ({dot.low:.3f} to {dot.high:.3f})"
-        line = (
-            f'<line x1="{x(dot.low):.1f}" x2="{x(dot.high):.1f}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="var(--m0)" stroke-width="2" opacity=".6"/>'
-        )
-    centre = f'<circle cx="{x(dot.value):.1f}" cy="{y:.1f}" r="4.5" fill="var(--m0)"/>'
-    return f"<g>{line}{centre}<title>{safe(text.replace('-', '−'))}</title></g>"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deconfound.auditing.figures import Curve, Dot, Figure, curves, scatter, spreads
+from deconfound.auditing.figures import Curve, Dot, Figure, Value, curves, scatter, spreads
 from deconfound.auditing.html import Markup, html_table, safe, section
 from deconfound.auditing.words import STATISTICS, shown
 from deconfound.metrics.differences import DETECTABLE
@@ -167,7 +167,8 @@ def part_figures(title: str, found: Mapping[str, Any]) -> Iterator[Figure]:
             if drawn:
                 yield curves(f"{title}: {what}" + (f" by {name}" if name else ""), drawn, axes)
     if "predicted" in found:
-        dots = [Dot("", x, y) for x, y in zip(found["predicted"]["x"], found["predicted"]["y"], strict=True)]
+        points = zip(found["predicted"]["x"], found["predicted"]["y"], strict=True)
+        dots = [Dot("", Value(x), Value(y)) for x, y in points]
         yield scatter(f"{title}: predicted against true", dots, ("true", "predicted"), named=False)
     for name, rows in found.get("errors", {}).items():
         if rows:
