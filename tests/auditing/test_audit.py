@@ -213,6 +213,16 @@ def test_rows_that_are_alone_in_a_fold_are_left_out_and_told():
     assert any("1 row is alone in a fold" in note.text for note in found.notes)
 
 
+def test_rows_that_a_missing_confound_leaves_alone_in_a_fold_are_left_out_of_its_numbers_and_told():
+    outputs, table = cohort()
+    table["fold"] = np.array([*([7] * 2), *([0] * 119), *([1] * 119)])
+    table["age"][0] = np.nan
+    found = audit(outputs["clean"], table, confounds=["age", "sex"], labels=["dx"], fold="fold", **QUICK)
+    assert [found.where(confound=name, statistic="partial_dcor")[0].n for name in ("age", "sex")] == [238, 240]
+    told = "1 of 240 rows have no age; its numbers leave them out, and 1 that are then alone in a fold."
+    assert told in [note.text for note in found.notes]
+
+
 def test_outputs_that_are_all_the_same_and_labels_of_one_level_are_told():
     outputs, table = cohort()
     with pytest.warns(DeconfoundWarning, match="The outputs of model are the same in every row"):

@@ -127,6 +127,7 @@ def _what_is_left(
     for number, (space, model, values, confound) in enumerate(jobs):
         progress(f"{confound.name} in the {space} of {model}", number, len(jobs) + 1)
         keep = sample[confound.present[sample]]
+        keep = keep[torch.bincount(data.folds[keep])[data.folds[keep]] > 1]  # alone in a fold, nothing can be measured
         measured = Measured(values[keep], confound.take(keep), data.groups[keep], data.units[keep], data.folds[keep])
         labels = [label.take(keep) for label in data.labels]
         if any(note.kind == "constant in test sets" for note in reasons(notes, confound.name)):
@@ -175,11 +176,12 @@ def _points(data: Intake, seed: int) -> tuple[tuple[Embedding, ...], dict[str, A
     rows = sampled(torch.arange(len(data.units)), MOST_POINTS, seed)
     models = data.spaces.get("features", data.spaces["outputs"])
     maps = tuple(embed(model, values[rows].numpy(), data.rows[rows].numpy(), seed) for model, values in models.items())
-    columns = [
-        {"name": item.name, "kind": item.kind, "levels": list(item.levels), "values": _cells(item, rows)}
-        for item in [*data.labels, *data.confounds]
-    ]
+    columns = [{**_described(item), "values": _cells(item, rows)} for item in [*data.labels, *data.confounds]]
     return maps, {"columns": columns, "space": "features" if "features" in data.spaces else "outputs"}
+
+
+def _described(item: Column) -> dict[str, Any]:
+    return {"name": item.name, "kind": item.kind, "levels": list(item.levels)}
 
 
 def _cells(item: Column, rows: Tensor) -> list[float | None]:
@@ -189,16 +191,13 @@ def _cells(item: Column, rows: Tensor) -> list[float | None]:
 def _about(data: Intake, resampling: Resampling, roles: Roles) -> dict[str, Any]:
     from deconfound import __version__
 
-    def described(items: Sequence[Column]) -> list[dict[str, Any]]:
-        return [{"name": item.name, "kind": item.kind, "levels": list(item.levels)} for item in items]
-
     return {
         "version": __version__,
         "models": list(data.spaces["outputs"]),
         "rows": len(data.units),
         "people": len(torch.unique(data.units)),
-        "confounds": described(data.confounds),
-        "labels": described(data.labels),
+        "confounds": [_described(item) for item in data.confounds],
+        "labels": [_described(item) for item in data.labels],
         "groups": len(torch.unique(data.groups)),
         "person": roles.person,
         "fold": roles.fold,

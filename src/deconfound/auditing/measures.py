@@ -130,10 +130,10 @@ def scaled(column: Column) -> Tensor:
 
 def standardised_within(outputs: Tensor, folds: Tensor) -> Tensor:
     """Outputs of different folds come from different models: each fold is brought to mean zero and sd one."""
-    if len(torch.unique(folds)) == 1:
-        return outputs.clone()
-    out = outputs.clone()
-    for fold in torch.unique(folds):
+    out, found = outputs.clone(), torch.unique(folds)
+    if len(found) == 1:
+        return out
+    for fold in found:
         rows = folds == fold
         part = outputs[rows]
         out[rows] = (part - part.mean(0)) / part.std(0).clamp_min(1e-12)

@@ -26,7 +26,9 @@ def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: 
     name, present = confound.name, confound.present
     notes = []
     if missing := int((~present).sum()):
-        text = f"{missing:,} of {len(present):,} rows have no {name}; its numbers leave them out."
+        alone = int((torch.bincount(folds[present]) == 1).sum())
+        others = f", and {alone:,} that are then alone in a fold" if alone else ""
+        text = f"{missing:,} of {len(present):,} rows have no {name}; its numbers leave them out{others}."
         notes.append(Note("missing", "note", name, text))
     people = len(torch.unique(units[present]))
     if people < FEW_PEOPLE:
@@ -38,7 +40,16 @@ def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: 
     notes += [note for label in labels for note in _one_class(confound, label)]
     if reasons(notes, name):
         return notes
-    return notes + (_within_folds(confound, folds) or _within_groups(confound, groups, folds))
+    text = (
+        f"{name} is the same in all rows of a test set (as when one {name} at a time is left out), and every test "
+        f"set has its own model: these outputs cannot show whether the models use {name}."
+    )
+    of_sets = _where_constant(confound, folds, "test sets", Note("constant in test sets", "warning", name, text))
+    text = f"{name} does not vary within any label group: its effect cannot be told from the label's."
+    where = "label groups" if len(torch.unique(folds)) == 1 else "label groups of the test sets"
+    cells = folds * (int(groups.max()) + 1) + groups
+    never = Note("constant given the label", "warning", name, text)
+    return notes + (of_sets or _where_constant(confound, cells, where, never))
 
 
 def _tie(confound: Column, label: Column) -> list[Note]:
@@ -104,30 +115,10 @@ def _constant(confound: Column, cells: Tensor) -> tuple[int, int]:
     return int((~varies).sum()), len(varies)
 
 
-def _within_folds(confound: Column, folds: Tensor) -> list[Note]:
-    constant, count = _constant(confound, folds)
-    if count == 1 or not constant:
-        return []
-    name = confound.name
-    if constant == count:
-        text = (
-            f"{name} is the same in all rows of a test set (as when one {name} at a time is left out), and every test "
-            f"set has its own model: these outputs cannot show whether the models use {name}."
-        )
-        return [Note("constant in test sets", "warning", name, text)]
-    text = f"{name} does not vary within {constant} of {count} test sets; they count as zero."
-    return [Note("small groups", "note", name, text)]
-
-
-def _within_groups(confound: Column, groups: Tensor, folds: Tensor) -> list[Note]:
-    """Whether the confound varies given the label (and the test set): if not, they cannot be separated."""
-    constant, count = _constant(confound, folds * (int(groups.max()) + 1) + groups)
+def _where_constant(confound: Column, cells: Tensor, where: str, never: Note) -> list[Note]:
+    """In how many cells the confound does not vary; `never` where it varies in none, and so cannot be measured."""
+    constant, count = _constant(confound, cells)
     if not constant or count == 1:
         return []
-    name = confound.name
-    if constant == count:
-        text = f"{name} does not vary within any label group: its effect cannot be told from the label's."
-        return [Note("constant given the label", "warning", name, text)]
-    where = "label groups" if len(torch.unique(folds)) == 1 else "label groups of the test sets"
-    text = f"{name} does not vary within {constant} of {count} {where}; they count as zero."
-    return [Note("small groups", "note", name, text)]
+    text = f"{confound.name} does not vary within {constant} of {count} {where}; they count as zero."
+    return [never if constant == count else Note("small groups", "note", confound.name, text)]
