@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 
 from deconfound.errors import TableError
 from deconfound.sklearn.base import DeconfoundedNetwork
-from deconfound.sklearn.problem import Task, classification, regression
+from deconfound.sklearn.problem import Task
 
 
 class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ignore[misc]
@@ -82,7 +82,7 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise TableError(f"y must hold at least two classes; got one class: {self.classes_[0]!r}.")
-        return classification(codes.astype(np.int64), len(self.classes_))
+        return Task(codes.astype(np.int64), len(self.classes_))
 
     def decision_function(self, X: Any, confounds: Any = None) -> NDArray[np.float64]:
         """Logits: `(n,)` for two classes, positive for the second; else `(n, classes)`."""
@@ -91,7 +91,9 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
     def predict_proba(self, X: Any, confounds: Any = None) -> NDArray[np.float64]:
         """The probability of each class, `(n, classes)`."""
         found = self._logits(X, confounds, "predict_proba")
-        return _probabilities(found).numpy()
+        if found.ndim == 2:
+            return found.softmax(1).numpy()
+        return torch.stack([torch.sigmoid(-found), torch.sigmoid(found)], dim=1).numpy()
 
     def predict(self, X: Any, confounds: Any = None) -> NDArray[Any]:
         """The most probable class of each row."""
@@ -133,7 +135,7 @@ class DeconfoundedRegressor(RegressorMixin, DeconfoundedNetwork):  # type: ignor
         values = np.asarray(y, dtype=np.float64)
         self._label_mean = float(values.mean())
         self._label_sd = float(values.std()) or 1.0
-        return regression((values - self._label_mean) / self._label_sd)
+        return Task((values - self._label_mean) / self._label_sd)
 
     def predict(self, X: Any, confounds: Any = None) -> NDArray[np.float64]:
         """The expected y of each row."""
@@ -143,9 +145,3 @@ class DeconfoundedRegressor(RegressorMixin, DeconfoundedNetwork):  # type: ignor
     def score(self, X: Any, y: Any, sample_weight: Any = None, confounds: Any = None) -> float:
         """R², the share of the variance of y that is predicted."""
         return float(r2_score(y, self.predict(X, confounds=confounds), sample_weight=sample_weight))
-
-
-def _probabilities(found: torch.Tensor) -> torch.Tensor:
-    if found.ndim == 2:
-        return found.softmax(1)
-    return torch.stack([torch.sigmoid(-found), torch.sigmoid(found)], dim=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from deconfound.design.codecs import Kind
-from deconfound.errors import OptionError, ShapeError
+from deconfound.errors import OptionError, ShapeError, did_you_mean
 from deconfound.methods import Criterion
 from deconfound.networks import MLP
 from deconfound.surgery.attach import LAYERS
@@ -23,10 +22,17 @@ from deconfound.training.losses import bce, cross_entropy, mse
 
 Builder = Callable[[Any, int], nn.Module]
 
+
+def _whole(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
+
+
+def _real(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real)
+
+
 _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "epochs": ("a whole number of at least 1", lambda value: _whole(value)),
-    "batch_size": ("a whole number of at least 1", lambda value: _whole(value)),
-    "patience": ("a whole number of at least 1", lambda value: _whole(value)),
+    **dict.fromkeys(("epochs", "batch_size", "patience"), ("a whole number of at least 1", _whole)),
     "lr": ("a number above 0", lambda value: _real(value) and value > 0),
     "weight_decay": ("a number of at least 0", lambda value: _real(value) and value >= 0),
     "validation_fraction": ("a number between 0 and 1", lambda value: _real(value) and 0 < value < 1),
@@ -46,8 +52,8 @@ def check_options(estimator: Any) -> None:
         except TypeError:
             fine = False
         if not fine:
-            near = difflib.get_close_matches(value, LAYERS, n=1) if name == "layer" and isinstance(value, str) else []
-            faults.append(f"{name} must be {rule}; got {value!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+            hint = did_you_mean(value, LAYERS) if name == "layer" and isinstance(value, str) else ""
+            faults.append(f"{name} must be {rule}; got {value!r}.{hint}")
     if faults:
         raise OptionError("\n".join(faults))
 
@@ -66,16 +72,25 @@ def as_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Task:
-    """The labels of a fit, ready for a network: class numbers from 0, or (without classes) numbers of mean 0 and sd 1.
+    """The labels of a fit for a network: class numbers from 0, or (without classes) numbers of mean 0 and sd 1."""
 
-    `outputs` is how many numbers per sample a network that the estimator builds returns.
-    """
-
-    outputs: int
     target: NDArray[Any]
-    kind: Kind
-    classes: int | None
-    criterion: Criterion
+    classes: int | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """How a design reads the labels."""
+        return "numeric" if self.classes is None else "categorical"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers per sample a network that the estimator builds returns; two classes take one logit."""
+        return 1 if self.classes is None or self.classes == 2 else self.classes
+
+    @property
+    def criterion(self) -> Criterion:
+        """The loss."""
+        return mse if self.classes is None else _class_loss
 
     def check_output(self, output: Tensor) -> None:
         """Refuse a network whose outputs cannot be compared with the labels."""
@@ -94,16 +109,6 @@ class Task:
             rows = rng.permutation(np.flatnonzero(groups == group))
             held[rows[: min(round(fraction * len(rows)), len(rows) - 1)]] = True
         return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
-
-
-def classification(codes: NDArray[np.int64], classes: int) -> Task:
-    """Labels as class numbers from 0; two classes take one logit."""
-    return Task(1 if classes == 2 else classes, codes, "categorical", classes, _class_loss)
-
-
-def regression(standardised: NDArray[np.float64]) -> Task:
-    """A numeric label with mean 0 and sd 1."""
-    return Task(1, standardised, "numeric", None, mse)
 
 
 def make_network(
@@ -140,11 +145,3 @@ def home(network: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 def _class_loss(output: Tensor, target: Tensor) -> Tensor:
     return bce(output, target) if output.ndim == 1 or output.shape[1] == 1 else cross_entropy(output, target)
-
-
-def _whole(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
-
-
-def _real(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real)
