@@ -82,6 +82,11 @@ class Page:
         return html_page(self.title, shown, kicker=self.kicker, summary=self.summary)
 
 
+def filled(sections: Sequence[Section]) -> list[Section]:
+    """The sections that have something to show: a figure, or a table with rows."""
+    return [each for each in sections if isinstance(each.content, Figure) or each.content.rows]
+
+
 def write_page(page: Page, folder: Path) -> None:
     """Write the page, its figures, and its tables as Markdown."""
     tables = [each.markdown() for each in page.sections if isinstance(each.content, Table)]

@@ -51,6 +51,12 @@ def made_by(sources: Sequence[Mapping[str, Any]], counts: Sequence[str], modules
     return lines
 
 
+def trainings(sources: Sequence[Mapping[str, Any]], made: Sequence[tuple[int, float]]) -> list[str]:
+    """For `made_by`: how many trainings each source made, from the number of its source and the seconds of each."""
+    seconds = [[took for source, took in made if source == index] for index in range(len(sources))]
+    return [f"{len(each)} trainings in {sum(each):.0f} s" for each in seconds]
+
+
 def distinct(sources: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Each source once, in the order in which they come."""
     found: list[Mapping[str, Any]] = []

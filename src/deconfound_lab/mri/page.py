@@ -10,8 +10,8 @@ import numpy as np
 
 from deconfound_lab.harness import Figure, Page, Section
 from deconfound_lab.harness.estimates import Value
-from deconfound_lab.harness.page import png, settings, tidy
-from deconfound_lab.harness.provenance import made_by
+from deconfound_lab.harness.page import filled, png, settings, tidy
+from deconfound_lab.harness.provenance import made_by, trainings
 from deconfound_lab.mri.maps import FILE as MAPS
 from deconfound_lab.mri.maps import PICTURE, draw_maps, load_maps
 from deconfound_lab.mri.results import OURS, Line, Results
@@ -86,18 +86,14 @@ def make_page(results: Results, folder: Path, modules: Sequence[str]) -> Page:
         Section("Accuracy by diagnosis", GROUPS, groups_table(results)),
         Section("Ours against each other arm", TABLE_THREE, table_three(results), not_first(results)),
     ]
-    shown = [each for each in shown if isinstance(each.content, Figure) or each.content.rows]
     if results.clouds:
         shown.append(Section("t-SNE", TSNE, Figure("tsne.png", draw_tsne(results), "People by site and sex")))
     if (folder / MAPS).exists():
         picture = Figure(PICTURE, draw_maps(load_maps(folder / MAPS)), "Slices of the coefficients")
         shown.append(Section("Coefficients in space", MAPS_LEAD, picture))
-    counts = []
-    for index in range(len(results.provenance)):
-        trials = [trial for line in results.shown for trial in line.trials if trial.source == index]
-        counts.append(f"{len(trials)} trainings in {sum(trial.seconds for trial in trials):.0f} s")
+    counts = trainings(results.provenance, [(t.source, t.seconds) for line in results.shown for t in line.trials])
     made = made_by(results.provenance, counts, modules)
-    return Page("MRI experiment", "Labels without age, sex and site", sentence(results), shown, made)
+    return Page("MRI experiment", "Labels without age, sex and site", sentence(results), filled(shown), made)
 
 
 def sentence(results: Results) -> str:

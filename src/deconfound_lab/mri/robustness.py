@@ -14,7 +14,7 @@ from deconfound.data import digest
 from deconfound_lab.cohort.strengths import VARIANTS
 from deconfound_lab.harness import Cell, Experiment, Finished, Page, Section, Signals, Table
 from deconfound_lab.harness.estimates import Value, over_seeds, rounded
-from deconfound_lab.harness.provenance import distinct, made_by
+from deconfound_lab.harness.provenance import distinct, made_by, trainings
 from deconfound_lab.mri.experiment import MriExperiment
 from deconfound_lab.mri.measures import both_right
 from deconfound_lab.mri.plan import ARMS, Part, Plan
@@ -120,10 +120,7 @@ class RobustnessExperiment(Experiment):
         shown = [Section("One thing at a time", _LEAD + _RULE, conditions_table(results, cohorts))]
         if FILTERS in results["plans"]:
             shown.append(Section("The paper's filters", _LEAD, conditions_table(results, [FILTERS])))
-        counts = []
-        for index in range(len(results["provenance"])):
-            seconds = [row["seconds"] for row in results["rows"] if row["source"] == index]
-            counts.append(f"{len(seconds)} trainings in {sum(seconds):.0f} s")
+        counts = trainings(results["provenance"], [(row["source"], row["seconds"]) for row in results["rows"]])
         made = made_by(results["provenance"], counts, cls.modules)
         failed = [f"Failed: {name}: {text}" for name, text in results["failures"].items()]
         return Page("MRI experiment", "One thing changed at a time", sentence(results), shown, [*made, *failed])

@@ -33,15 +33,7 @@ Training = tuple[int, int, str]
 def summarise(
     plan: Plan, cohort: Cohort, independent: Cohort, trained: Mapping[Training, Finished], failures: Mapping[str, str]
 ) -> Results:
-    """Measure every arm at every batch size, as far as they are trained.
-
-    Args:
-        plan: What was to be trained.
-        cohort: Whose people were tested.
-        independent: The people in whom labels are independent of the confounds.
-        trained: The finished trainings, at least one.
-        failures: The failed ones.
-    """
+    """Measure every arm at every batch size, as far as they are trained: on the cohort and on independent people."""
     sources = distinct(each.provenance for each in trained.values())
     lines = []
     for batch in plan.batch_sizes:
@@ -49,8 +41,8 @@ def summarise(
             found = {f: trained[batch, f, arm] for f in range(plan.folds) if (batch, f, arm) in trained}
             for judged, judgements in _judgements(found).items():
                 trials = tuple(_trial(*each, cohort, independent, sources) for each in judgements.items())
-                results = [each.result for each in judgements.values()]
-                lines.append(_line(plan, batch, arm, judged, cohort, trials, results))
+                left = left_within([each.result for each in judgements.values()], cohort, plan.bootstraps)
+                lines.append(Line(batch, arm, judged, trials, *left, 1 / (plan.folds - 1)))
     labels = np.stack([cohort.table[name] for name in LABELS], axis=1).astype(np.float64)
     tables = {"simulated": table_one(cohort.table), "paper": paper_table_one()}
     return Results(
@@ -98,19 +90,6 @@ def _trial(
         result["seconds"],
         sources.index(training.provenance),
     )
-
-
-def _line(
-    plan: Plan,
-    batch: int,
-    arm: str,
-    judged: Judged,
-    cohort: Cohort,
-    trials: tuple[Trial, ...],
-    results: Sequence[Mapping[str, Any]],
-) -> Line:
-    each, mean = left_within(results, cohort, plan.bootstraps)
-    return Line(batch, arm, judged, trials, each, mean, 1 / (plan.folds - 1))
 
 
 def left_within(

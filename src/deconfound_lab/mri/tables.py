@@ -142,12 +142,7 @@ def table_three(results: Results) -> Table:
 
 
 def verdict(value: Value, sign: int) -> str:
-    """Whether a difference is to our credit, and whether its interval leaves that open.
-
-    Args:
-        value: Ours minus theirs.
-        sign: 1 where more is better, -1 where less is.
-    """
+    """Whether ours minus theirs is to our credit (`sign`: 1 where more is better), or its interval leaves that open."""
     word = "level" if value.mean == 0 else ("ahead" if sign * value.mean > 0 else "**behind**")
     if value.single:
         return f"{word} (one fold)"

@@ -7,7 +7,7 @@ from typing import Any
 
 from deconfound_lab.footing import Judged
 from deconfound_lab.harness import Figure, Page, Section
-from deconfound_lab.harness.page import png, settings, tidy
+from deconfound_lab.harness.page import filled, png, settings, tidy
 from deconfound_lab.harness.provenance import made_by
 from deconfound_lab.oasis.measures import OLD, Line
 from deconfound_lab.oasis.tables import (
@@ -51,11 +51,10 @@ def make_page(results: Mapping[str, Any], modules: Sequence[str]) -> Page:
         Section("Differences", DIFFERENCES, difference_table(results)),
         Section("Audit", AUDIT, audit_table(results)),
     ]
-    shown = [each for each in shown if isinstance(each.content, Figure) or each.content.rows]
     sources = results["provenance"]
     counts = ", ".join(f"{count} {name}" for name, count in results["counts"].items())
     made = [f"OASIS-1: {counts}.", *made_by(sources, ["Trainings"] * len(sources), modules), settings(results["plan"])]
-    return Page("Real scans", "Dementia without age", sentence(results), shown, made)
+    return Page("Real scans", "Dementia without age", sentence(results), filled(shown), made)
 
 
 def draw(results: Mapping[str, Any]) -> bytes:

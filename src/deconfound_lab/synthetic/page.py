@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from deconfound_lab.harness import Figure, Page, Section
-from deconfound_lab.harness.page import png, tidy
+from deconfound_lab.harness.page import filled, png, tidy
 from deconfound_lab.harness.provenance import made_by
 from deconfound_lab.synthetic.images import CEILING
 from deconfound_lab.synthetic.tables import (
@@ -76,12 +76,7 @@ PANELS = (
 
 
 def make_page(results: Results, modules: Sequence[str]) -> Page:
-    """What the results hold, in the order of the paper's argument.
-
-    Args:
-        results: The results.
-        modules: What they depend on in the lab.
-    """
+    """What the results hold, in the order of the paper's argument."""
     figure = Figure("figure2.png", figure_2(results), "dcor² and accuracy of each method against batch size")
     shown = [
         Section("Figure 2", FIGURE, figure),
@@ -99,12 +94,11 @@ def make_page(results: Results, modules: Sequence[str]) -> Page:
     summary = sentence(results)
     if (networks := network_table(results)).rows:
         shown, summary = [Section("Other networks", CELL, networks)], "The paper's images, read by other networks."
-    shown = [each for each in shown if isinstance(each.content, Figure) or each.content.rows]
     sources = results.content["provenance"]
     counts = [sum(cell["provenance"] == index for cell in results.cells) for index in range(len(sources))]
     made = made_by(sources, [f"{count} cells" for count in counts], modules)
     made += [f"Failed: {key}: {text}" for key, text in results.content["failures"].items()]
-    return Page("Synthetic experiment", "A ceiling that only the confound can break", summary, shown, made)
+    return Page("Synthetic experiment", "A ceiling that only the confound can break", summary, filled(shown), made)
 
 
 def sentence(results: Results) -> str:
