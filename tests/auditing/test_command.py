@@ -93,6 +93,17 @@ def test_arrays_and_features_are_read_in_the_order_of_the_table(files):
     assert {item["space"]: item["grade"] for item in found["verdicts"]}["features"] == "strong"
 
 
+def test_whole_numbers_are_features_and_confounds_beside_them_are_not(files):
+    outputs, table = cohort(n=90)
+    np.save(files / "clean.npy", outputs["clean"])
+    write(files / "counts.csv", {"count": np.random.default_rng(0).integers(0, 50, 90), "age": table["age"]})
+    options = ["--table", files / "people.tsv", "--confounds", "age", "--features", files / "counts.csv"]
+    done = run(files / "clean.npy", *options, "--json", files / "counts.json")
+    assert done.exit_code == 0, done.output
+    grades = {item["space"]: item["grade"] for item in json.loads((files / "counts.json").read_text())["verdicts"]}
+    assert grades["features"] == "none found"
+
+
 def test_parquet_is_read_like_csv(files):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from deconfound.auditing.answers import sorted_levels
 from deconfound.auditing.files import (
     FAMILIES,
+    ID_NAMES,
     Columns,
     Content,
     class_order,
@@ -62,21 +63,25 @@ def audit_files(
         classes: class of each output column; by default what the names of the columns say, else the sorted order.
         options: types, permutations, bootstraps, seed, embedding and progress, as in `audit`.
     """
-    text = [name for name in (id, person) if name]
-    paths, people = [Path(path) for path in predictions], None if table is None else Path(table)
-    contents, base, key = _opened(paths, people, id, text)
+    # An id keeps its zeros where it is read as text; which column joins is known after reading.
+    text = [name for name in (id, person, *ID_NAMES) if name and name not in (*confounds, *labels)]
+    paths = [Path(path) for path in predictions]
+    contents = [read_file(path, text) for path in paths]
+    base = contents[0] if table is None else read_file(Path(table), text)
+    key = id_column(id, contents if table is None else [*contents, base])
     first, roles = contents[0], [*confounds, *labels, *(name for name in (person, fold) if name)]
+    skip = {*roles, key or ""}
     arrays: dict[str, NDArray[Any]] = {}
     chosen: dict[str, list[str]] = {}
     for content, name in zip(contents, _names(paths), strict=True):
         order = matched_rows(first, content, key)
-        found = _models(content, name, outputs, models or {}, {*roles, key or ""}, chosen)
+        found = _models(content, name, outputs, models or {}, skip, chosen)
         twice = [model for model in found if model in arrays]
         if twice:
             raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
         arrays |= {model: values[order] for model, values in found.items()}
     columns = _columns(base, roles, matched_rows(first, base, key), first)
-    hidden = None if features is None else _features(Path(features), text, first, key, list(arrays))
+    hidden = None if features is None else _features(read_file(Path(features), text), first, key, skip, list(arrays))
     order_of_classes, high = _said_by_names(chosen, first, columns, labels)
     return audit(
         arrays,
@@ -104,47 +109,6 @@ def _said_by_names(
         orders = {class_order(names, levels) for names in chosen.values()}
         classes = orders.pop() if len(orders) == 1 else ()
     return classes, positive
-
-
-def listed(text: str) -> list[str]:
-    """The parts of an option between commas; what stands in brackets or double quotes is left whole."""
-    parts, depth, quoted = [""], 0, False
-    for letter in text:
-        quoted ^= letter == '"'
-        depth += 0 if quoted else (letter == "(") - (letter == ")")
-        if letter == "," and depth <= 0 and not quoted:
-            parts.append("")
-        elif letter != '"':
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
-
-
-def pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """The parts of an option that is given as NAME=VALUE, several times."""
-    wrong = [item for item in given if "=" not in item]
-    if wrong:
-        raise OptionError(f"{option} must be NAME=VALUE; got {wrong[0]!r}.")
-    names = [item.split("=", 1)[0] for item in given]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise OptionError(f"{option} must give each name once; got {twice[0]!r} twice.")
-    return dict(item.split("=", 1) for item in given)
-
-
-def _opened(
-    paths: Sequence[Path], table: Path | None, id: str | None, text: Sequence[str]
-) -> tuple[list[Content], Content, str | None]:
-    """The predictions, the file with the table, and the column that joins them, which is read as text."""
-
-    def read(text: Sequence[str]) -> tuple[list[Content], Content]:
-        contents = [read_file(path, text) for path in paths]
-        return contents, read_file(table, text) if table else contents[0]
-
-    contents, base = read(text)
-    key = id_column(id, [*contents, base] if table else contents)
-    if key is not None and key not in text:
-        contents, base = read([*text, key])
-    return contents, base, key
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -193,17 +157,14 @@ def _models(
     return {model: stacked(file, columns) for model, columns in groups.items()}
 
 
-def _features(
-    path: Path, text: Sequence[str], first: Content, key: str | None, models: list[str]
-) -> dict[str, NDArray[Any]]:
+def _features(file: Content, first: Content, key: str | None, skip: set[str], models: list[str]) -> Columns:
     """Features by model name; a file with one array belongs to the one model, or to all of them."""
-    content = read_file(path, [*text, *([key] if key else [])])
-    order = matched_rows(first, content, key if key in content.columns else None)
-    if content.columns:
-        numeric = [values for name, values in content.columns.items() if name != key and values.dtype.kind == "f"]
+    order = matched_rows(first, file, key if key in file.columns else None)
+    if file.columns:
+        numeric = [values for name, values in file.columns.items() if name not in skip and values.dtype.kind in "fiu"]
         if not numeric:
-            raise TableError(f"{path} must have columns of numbers; got {', '.join(content.columns)}.")
+            raise TableError(f"{file.path} must have columns of numbers; got {', '.join(file.columns)}.")
         return {models[0] if len(models) == 1 else "features": np.column_stack(numeric)[order]}
-    one = list(content.arrays) == [""]
-    name = models[0] if len(models) == 1 else path.stem
-    return {name if one else given: array[order] for given, array in content.arrays.items()}
+    one = list(file.arrays) == [""]
+    name = models[0] if len(models) == 1 else file.path.stem
+    return {name if one else given: array[order] for given, array in file.arrays.items()}

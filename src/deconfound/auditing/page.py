@@ -35,9 +35,10 @@ def page_data(data: Mapping[str, Any]) -> dict[str, Any]:
 def audit_sections(data: Mapping[str, Any], title: str = "Verdicts") -> list[str]:
     """Every section of an audit, in the order of reading."""
     shapes = data.get("shapes") or {}
+    cards = "".join(_card(name, data) for name in _names(data["about"]["confounds"]))
     found = [
         section("Before you read the numbers", notes_list(data), id="notes"),
-        section(title, _grid(data), _KEY, _cards(data), id="verdicts"),
+        section(title, _grid(data), _KEY, f'<div class="cards">{cards}</div>', id="verdicts"),
         section("How much is left", _LEFT, lead=_LEFT_LEAD, id="left"),
         performance_section(data),
         figures_section(shapes),
@@ -95,10 +96,6 @@ def badge(grade: str) -> Markup:
     """A grade as a coloured sign and word."""
     kind = grade.replace(" ", "-")
     return Markup(f'<span class="badge {kind}"><span aria-hidden="true">{_SIGNS[grade]}</span> {safe(grade)}</span>')
-
-
-def _cards(data: Mapping[str, Any]) -> str:
-    return f'<div class="cards">{"".join(_card(name, data) for name in _names(data["about"]["confounds"]))}</div>'
 
 
 def _card(confound: str, data: Mapping[str, Any]) -> str:

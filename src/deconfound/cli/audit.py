@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from deconfound.cli.options import show_verdicts
+from deconfound.cli.options import listed, pairs, show_verdicts
 from deconfound.cli.progress import stage_progress
 from deconfound.errors import DeconfoundWarning, OptionError
 
@@ -62,51 +63,42 @@ def audit(
 
     deconfound audit runs/run
     """
-    files = _named(html, json, card) or [out / name for name in FILES]
-    draws = {"permutations": permutations, "bootstraps": bootstraps, "seed": seed}
-    lists = {"confounds": confounds, "labels": labels, "outputs": outputs, "classes": classes}
-    pairs = {"model": model, "type": type, "positive": positive}
-    asked = {"table": table, "features": features, "id": id, "person": person, "fold": fold}
-    console = Console()
-    _finish(console, _audited(console, predictions, files, lists, pairs, asked, draws), files, figures, check)
-
-
-def _audited(
-    console: Console,
-    predictions: list[Path],
-    files: list[Path],
-    lists: dict[str, str],
-    pairs: dict[str, list[str] | None],
-    asked: dict[str, Any],
-    draws: dict[str, int],
-) -> Any:
-    """The audit of folders of runs, or of files."""
     from deconfound.auditing import audit_files
-    from deconfound.auditing.joined import listed
-    from deconfound.auditing.joined import pairs as read_pairs
 
+    files = _named(html, json, card) or [out / name for name in FILES]
+    lists = {"confounds": confounds, "labels": labels, "outputs": outputs, "classes": classes}
+    named = {"model": model, "type": type, "positive": positive}
+    asked: dict[str, Any] = {"table": table, "features": features, "id": id, "person": person, "fold": fold}
     for folder in dict.fromkeys(path.parent for path in files):
         _make(folder)
     if all(path.is_dir() for path in predictions):
         from deconfound.training.outputs import audit_folders
 
-        _refuse({**lists, **asked, **pairs})
-        with stage_progress(console) as progress:
-            return audit_folders(predictions, **draws, progress=progress)
-    if not lists["confounds"]:
+        for option, value in (lists | asked | named).items():
+            if value:
+                raise OptionError(
+                    f"--{option} must be left out with the folder of a run; got {value!r}. The run says it itself."
+                )
+        measure = partial(audit_folders, predictions)
+    elif confounds:
+        columns: dict[str, Any] = {name: listed(text) for name, text in lists.items()}
+        models, types, high = (pairs(given or [], f"--{option}") for option, given in named.items())
+        columns |= {"models": {name: listed(text) for name, text in models.items()}, "types": types, "positive": high}
+        measure = partial(audit_files, predictions, **columns, **asked)
+    else:
         raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
-    columns: dict[str, Any] = {name: listed(text) for name, text in lists.items()}
-    named = {option: read_pairs(given or [], f"--{option}") for option, given in pairs.items()}
+    console = Console()
     with stage_progress(console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
-        return audit_files(
-            predictions,
-            models={name: listed(text) for name, text in named["model"].items()},
-            types=named["type"],
-            positive=named["positive"],
-            **columns | asked | draws,
-            progress=progress,
-        )
+        result = measure(permutations=permutations, bootstraps=bootstraps, seed=seed, progress=progress)
+    for path in files:
+        result.save(path)
+    drawn = [] if figures is None else result.save_figures(figures)
+    show_verdicts(console, result)
+    more = f" and {len(drawn)} figures in {figures}" if drawn else ""
+    console.print(f"wrote {', '.join(map(str, files))}{more}", highlight=False, markup=False, soft_wrap=True)
+    if check and any(item.found for item in result.verdicts):
+        raise typer.Exit(1)
 
 
 def _named(html: Path | None, json: Path | None, card: Path | None) -> list[Path]:
@@ -116,27 +108,6 @@ def _named(html: Path | None, json: Path | None, card: Path | None) -> list[Path
         if path is not None and not str(path).endswith(endings):
             raise OptionError(f"{option} must be a file that ends in {' or '.join(endings)}; got {path}.")
     return [path for path, _ in wanted.values() if path is not None]
-
-
-def _refuse(given: dict[str, Any]) -> None:
-    """Options that a run answers by itself."""
-    for option, value in given.items():
-        if value:
-            raise OptionError(
-                f"--{option} must be left out with the folder of a run; got {value!r}. The run says it itself."
-            )
-
-
-def _finish(console: Console, result: Any, files: list[Path], figures: Path | None, check: bool) -> None:
-    """Write the audit, show it, and end with code 1 where that is asked for and something is left."""
-    for path in files:
-        result.save(path)
-    drawn = [] if figures is None else result.save_figures(figures)
-    show_verdicts(console, result)
-    more = f" and {len(drawn)} figures in {figures}" if drawn else ""
-    console.print(f"wrote {', '.join(map(str, files))}{more}", highlight=False, markup=False, soft_wrap=True)
-    if check and any(item.found for item in result.verdicts):
-        raise typer.Exit(1)
 
 
 def _make(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deconfound.cli.options import SkipBad, show_warnings
+from deconfound.cli.options import SkipBad, listed, show_warnings
 from deconfound.errors import OptionError
 
 
@@ -40,7 +40,6 @@ def init(
 
     deconfound init participants.tsv --source features.csv --label diagnosis --confounds 'site,spline(age),sex'
     """
-    from deconfound.auditing.joined import listed
     from deconfound.data.files import write_text
     from deconfound.training import start_config
 

@@ -93,6 +93,31 @@ def resumable(console: Console) -> Iterator[None]:
         raise typer.Exit(130) from stop
 
 
+def listed(text: str) -> list[str]:
+    """The parts of an option between commas; what stands in brackets or double quotes is left whole."""
+    parts, depth, quoted = [""], 0, False
+    for letter in text:
+        quoted ^= letter == '"'
+        depth += 0 if quoted else (letter == "(") - (letter == ")")
+        if letter == "," and depth <= 0 and not quoted:
+            parts.append("")
+        elif letter != '"':
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """The parts of an option that is given as NAME=VALUE, several times."""
+    wrong = [item for item in given if "=" not in item]
+    if wrong:
+        raise OptionError(f"{option} must be NAME=VALUE; got {wrong[0]!r}.")
+    names = [item.split("=", 1)[0] for item in given]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise OptionError(f"{option} must give each name once; got {twice[0]!r} twice.")
+    return dict(item.split("=", 1) for item in given)
+
+
 def cluster_of(slurm: bool, given: Sequence[str] | None) -> Any:
     """The cluster that the options name, or None."""
     from deconfound.errors import need
