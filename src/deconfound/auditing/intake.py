@@ -50,12 +50,16 @@ class Roles:
     positive: Mapping[str, str] = field(default_factory=dict)
     classes: Sequence[str] = ()
 
+    @property
+    def single(self) -> list[str]:
+        """The columns of person and fold that are named."""
+        return [name for name in (self.person, self.fold) if name is not None]
+
 
 def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
     """Read outputs and table, or say at once everything that is wrong with the columns."""
     _check_names(table, roles)
-    single = [name for name in (roles.person, roles.fold) if name is not None]
-    columns = read_columns(table, [*roles.confounds, *roles.labels, *single])
+    columns = read_columns(table, [*roles.confounds, *roles.labels, *roles.single])
     types = {**_categories(table, [*roles.confounds, *roles.labels]), **roles.types}
     labels = [
         directed(column(name, columns[name], types.get(name), codes_to=10), roles.positive.get(name))
@@ -85,7 +89,9 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         present &= ~_alone(_codes(columns, roles.fold, n), present, roles.fold, notes)
     rows = present.nonzero()[:, 0]
     units = _codes(columns, roles.person, n)[rows] if roles.person else torch.arange(len(rows))
-    _refuse_few(units)
+    people = len(torch.unique(units))
+    if people < SMALLEST_GROUP:
+        raise TableError(f"an audit must have at least {SMALLEST_GROUP} people with every label; got {people}.")
     for model, values in spaces["outputs"].items():
         if (values[rows] == values[rows][:1]).all():
             text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
@@ -132,7 +138,6 @@ def sampled(units: Tensor, most: int, seed: int) -> Tensor:
 def _check_names(table: Table, roles: Roles) -> None:
     """Refuse roles and columns that cannot be, all of them at once."""
     confounds, labels = roles.confounds, roles.labels
-    single = [name for name in (roles.person, roles.fold) if name is not None]
     for role, names in (("confounds", confounds), ("labels", labels)):
         if isinstance(names, str):
             raise OptionError(f"{role} must be a list of column names; got {names!r}. Write [{names!r}].")
@@ -140,28 +145,20 @@ def _check_names(table: Table, roles: Roles) -> None:
         raise OptionError("confounds must name at least one column; got none.")
     available = column_names(table)
     faults = absent(confounds, available, "confounds") + absent(labels, available, "labels")
-    faults += absent(single, available, "person and fold")
+    faults += absent(roles.single, available, "person and fold")
     faults += [f"a column must be a confound or a label; got {name!r} as both." for name in confounds if name in labels]
     for role, names in (("confounds", confounds), ("labels", labels)):
         twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
         faults += [f"{role} must name each column once; got {name!r} twice." for name in twice]
-    faults += [
-        _unknown("types", name, [*confounds, *labels]) for name in roles.types if name not in [*confounds, *labels]
-    ]
-    faults += [_unknown("positive", name, labels) for name in roles.positive if name not in labels]
+    for role, given, what, known in (
+        ("types", roles.types, "confounds or labels", [*confounds, *labels]),
+        ("positive", roles.positive, "labels", labels),
+    ):
+        for name in (name for name in given if name not in known):
+            hint = did_you_mean(name, known, f"There are: {', '.join(known) or 'none'}.")
+            faults.append(f"{role} must name {what}; got {name!r}.{hint}")
     if faults:
         raise TableError(" ".join(faults))
-
-
-def _unknown(role: str, name: str, known: Sequence[str]) -> str:
-    hint = did_you_mean(name, known, f"There are: {', '.join(known) or 'none'}.")
-    return f"{role} must name {'labels' if role == 'positive' else 'confounds or labels'}; got {name!r}.{hint}"
-
-
-def _refuse_few(units: Tensor) -> None:
-    people = len(torch.unique(units))
-    if people < SMALLEST_GROUP:
-        raise TableError(f"an audit must have at least {SMALLEST_GROUP} people with every label; got {people}.")
 
 
 def _alone(folds: Tensor, present: Tensor, name: str, notes: list[Note]) -> Tensor:

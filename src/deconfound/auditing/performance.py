@@ -208,12 +208,17 @@ def equal_error_rate(given: Answers) -> Estimate | None:
     if not given.binary:
         return None
     _, score, positive = given.scores[0]
-    ups, downs = float(positive.sum()), float((1 - positive).sum())
-    if not ups or not downs:
+    if len(torch.unique(positive)) < 2:
         return None
-    order = score.argsort(descending=True)
-    last = torch.cat([score[order][1:] != score[order][:-1], torch.ones(1, dtype=torch.bool)])
-    missed = 1 - positive[order].cumsum(0)[last] / ups
-    false = (1 - positive[order]).cumsum(0)[last] / downs
+    false, true = roc(score, positive)
+    missed = 1 - true
     best = (missed - false).abs().argmin()
     return Estimate("equal_error_rate", float((missed[best] + false[best]) / 2), len(score))
+
+
+def roc(score: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """False and true positive rates at each distinct score, from the highest down."""
+    order = score.argsort(descending=True, stable=True)
+    last = torch.cat([score[order][1:] != score[order][:-1], torch.ones(1, dtype=torch.bool)])
+    false, true = ((truth[order].cumsum(0)[last] / truth.sum()) for truth in (1 - positive, positive))
+    return false, true

@@ -1,5 +1,6 @@
-"""The records that a report is made of: numbers, verdicts, notes, points of a figure, trainings that failed."""
+"""The records that a report is made of: numbers, verdicts, notes and points of a figure."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -114,9 +115,5 @@ class Embedding:
 
 def plain(record: Any) -> dict[str, Any]:
     """A record as JSON-safe data: NaN and infinities become None."""
-
-    def safe(value: Any) -> Any:
-        broken = isinstance(value, float) and (value != value or value in (float("inf"), float("-inf")))
-        return None if broken else value
-
-    return {key: safe(value) for key, value in asdict(record).items()}
+    values = asdict(record).items()
+    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deconfound.auditing.answers import Answers, Score, answers
 from deconfound.auditing.intake import Intake
+from deconfound.auditing.performance import roc
 from deconfound.auditing.scoring import strata
 from deconfound.metrics.columns import Column
 from deconfound.metrics.performance import auc, calibration
@@ -109,12 +110,9 @@ def _by_level(item: Column, score: Tensor, positive: Tensor, curve: Any) -> list
 
 
 def _roc(name: str, score: Tensor, positive: Tensor) -> dict[str, Any]:
-    order = score.argsort(descending=True, stable=True)
-    last = torch.cat([score[order][1:] != score[order][:-1], torch.ones(1, dtype=torch.bool)])
-    rise = positive[order].cumsum(0)[last] / positive.sum()
-    run = (1 - positive[order]).cumsum(0)[last] / (1 - positive).sum()
-    pick = torch.unique(torch.linspace(0, len(rise) - 1, _GRID).round().long())
-    x, y = _short(run[pick]), _short(rise[pick])
+    false, true = roc(score, positive)
+    pick = torch.unique(torch.linspace(0, len(true) - 1, _GRID).round().long())
+    x, y = _short(false[pick]), _short(true[pick])
     return {"name": name, "x": [0.0, *x], "y": [0.0, *y], "auc": float(auc(score, positive)), "n": len(score)}
 
 

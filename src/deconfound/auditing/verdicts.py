@@ -1,5 +1,6 @@
 """A grade and a plain sentence for each confound, from the numbers that speak to it."""
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,10 +28,10 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
     found = {row.statistic: row for row in rows}
     main = next((found[name] for name in MAIN if name in found), None)
     first = rows[0]
+    who = (first.model, first.space, first.confound)
     if reasons or main is None or main.value != main.value or main.p != main.p:
         text = " ".join(note.text for note in reasons) or f"Too few rows to measure {first.confound}."
-        headline = f"{first.confound}: no answer"
-        return Verdict(first.model, first.space, first.confound, "no answer", headline, text)
+        return Verdict(*who, "no answer", f"{first.confound}: no answer", text)
     probes = [row for name, row in found.items() if "probe" in name]
     grade = _grade(main, probes)
     headline = f"no sign of {first.confound}" if grade == "none found" else f"{first.confound} is still there: {grade}"
@@ -43,18 +44,8 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
             f"People like these would show a dcor² of {shown(detectable)} or more (that of two normal variables with "
             f"correlation {_correlation_like(detectable):.2f}) four times in five; less could be missed."
         )
-    return Verdict(
-        first.model,
-        first.space,
-        first.confound,
-        grade,
-        headline,
-        " ".join(sentences),
-        main.statistic,
-        main.value,
-        main.p,
-        detectable=detectable,
-    )
+    numbers = (main.statistic, main.value, main.p)
+    return Verdict(*who, grade, headline, " ".join(sentences), *numbers, detectable=detectable)
 
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -89,12 +80,8 @@ def normal_dcor_sqr(correlation: float) -> float:
 
 
 def _correlation_like(dcor_sqr: float) -> float:
-    """The correlation whose normal variables have this dcor²."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if normal_dcor_sqr(middle) < dcor_sqr else (low, middle)
-    return (low + high) / 2
+    """The correlation whose normal variables have this dcor², to six digits."""
+    return bisect.bisect_left(range(10**6), dcor_sqr, key=lambda millionths: normal_dcor_sqr(millionths / 1e6)) / 1e6
 
 
 def _main_sentence(row: AuditRow, grade: Grade) -> str:
