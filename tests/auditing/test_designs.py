@@ -257,8 +257,14 @@ def test_the_grade_follows_from_size_and_test(value, p, probe, grade):
 
 
 def test_an_interval_that_does_not_exist_is_told_in_words():
+    import io
+    from dataclasses import replace
+
+    from rich.console import Console
+
     from deconfound.auditing import Audit, AuditRow
     from deconfound.auditing.verdicts import verdict
+    from deconfound.cli.options import show_verdicts
 
     nan = float("nan")
     row = AuditRow("m", "outputs", "age", "within_group_dcor_sqr", "", 0.1, nan, nan, 0.4, 0.0, 0.3, 9)
@@ -267,6 +273,9 @@ def test_an_interval_that_does_not_exist_is_told_in_words():
     told = repr(Audit((row,), (found,), (), {"models": ["m"], "rows": 9}))
     assert "dcor² 0.100 [no interval] p 0.400" in told
     assert "nan" not in found.text
+    shown = io.StringIO()
+    show_verdicts(Console(file=shown, width=120), Audit((row,), (replace(found, p_holm=0.4),), (), {}))
+    assert "0.100 │ –             │ 0.400 │ 0.400" in shown.getvalue()
 
 
 def test_the_detectable_effect_is_found_about_four_times_in_five():

@@ -62,14 +62,10 @@ def _names(columns: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def notes_list(data: Mapping[str, Any]) -> str:
     """How outputs were read first, then warnings, then notes."""
-    rank = {"reading": 0}
-    ordered = sorted(data["notes"], key=lambda note: (rank.get(note["kind"], 1), note["severity"] != "warning"))
-    items = "".join(
-        f"<li "
-        f'class="{note["severity"]}"><strong>{"read as" if note["kind"] == "reading" else note["severity"]}</strong> '
-        f"{safe(note['text'])}</li>"
-        for note in ordered
-    )
+    items = ""
+    for note in sorted(data["notes"], key=lambda note: (note["kind"] != "reading", note["severity"] != "warning")):
+        word = "read as" if note["kind"] == "reading" else note["severity"]
+        items += f'<li class="{note["severity"]}"><strong>{word}</strong> {safe(note["text"])}</li>'
     return f"<ul class='notes'>{items}</ul>" if items else "<p>Nothing to remark.</p>"
 
 
@@ -89,13 +85,9 @@ def _grid(data: Mapping[str, Any]) -> str:
 def _cell(item: Mapping[str, Any]) -> Markup:
     number = "" if item["effect"] is None or item["grade"] == "no answer" else shown(item["effect"])
     holm = " · stands after correction" if item["p_holm"] is not None and item["p_holm"] <= 0.05 else ""
-    return Markup(f"{badge(item['grade'])}<small>{number}{holm}</small>")
-
-
-def badge(grade: str) -> Markup:
-    """A grade as a coloured sign and word."""
-    kind = grade.replace(" ", "-")
-    return Markup(f'<span class="badge {kind}"><span aria-hidden="true">{_SIGNS[grade]}</span> {safe(grade)}</span>')
+    kind, sign = item["grade"].replace(" ", "-"), _SIGNS[item["grade"]]
+    badge = f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {safe(item["grade"])}</span>'
+    return Markup(f"{badge}<small>{number}{holm}</small>")
 
 
 def _card(confound: str, data: Mapping[str, Any]) -> str:

@@ -14,30 +14,27 @@ LEVEL = 0.05
 PROBE_LEVEL = 0.01
 # The upper end of each grade, as the dcor² of two normal variables with correlation .1, .25 and .5.
 GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.05, "weak"), (0.2, "clear"), (math.inf, "strong"))
-MAIN = ("residual_dcor_sqr", "within_group_dcor_sqr", "dcor_sqr")
 # Quantile of the normal distribution at 80 %.
 _FOUR_IN_FIVE = 0.8416
 
 
 def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
-    """The verdict on one model, space and confound from its rows.
+    """The verdict on one model, space and confound from its rows, of which the first decides.
 
     The test of dcor² given the label decides at 5 %; where it rejects, the grade follows from its size. Where it does
     not but a probe does at 1 %, the grade is "faint". "no answer": one of `reasons`, or nothing could be measured.
     """
-    found = {row.statistic: row for row in rows}
-    main = next((found[name] for name in MAIN if name in found), None)
-    first = rows[0]
-    who = (first.model, first.space, first.confound)
-    if reasons or main is None or main.value != main.value or main.p != main.p:
-        text = " ".join(note.text for note in reasons) or f"Too few rows to measure {first.confound}."
-        return Verdict(*who, "no answer", f"{first.confound}: no answer", text)
-    probes = [row for name, row in found.items() if "probe" in name]
+    main, *others = rows
+    who, name = (main.model, main.space, main.confound), main.confound
+    if reasons or main.value != main.value or main.p != main.p:
+        text = " ".join(note.text for note in reasons) or f"Too few rows to measure {name}."
+        return Verdict(*who, "no answer", f"{name}: no answer", text)
+    probes = [row for row in others if "probe" in row.statistic]
     grade = _grade(main, probes)
-    headline = f"no sign of {first.confound}" if grade == "none found" else f"{first.confound} is still there: {grade}"
+    headline = f"no sign of {name}" if grade == "none found" else f"{name} is still there: {grade}"
     if grade == "faint" and main.p > LEVEL:
-        headline = f"a probe finds a faint trace of {first.confound}"
-    sentences = [_main_sentence(main, grade), *(_probe_sentence(row) for row in probes)]
+        headline = f"a probe finds a faint trace of {name}"
+    sentences = [_main_sentence(main), *(_probe_sentence(row) for row in probes)]
     detectable = _detectable(main)
     if grade == "none found" and detectable == detectable:
         sentences.append(
@@ -84,7 +81,7 @@ def _correlation_like(dcor_sqr: float) -> float:
     return bisect.bisect_left(range(10**6), dcor_sqr, key=lambda millionths: normal_dcor_sqr(millionths / 1e6)) / 1e6
 
 
-def _main_sentence(row: AuditRow, grade: Grade) -> str:
+def _main_sentence(row: AuditRow) -> str:
     given = "" if row.statistic == "dcor_sqr" else " once the label is known"
     verb = "depend" if row.p <= LEVEL else "do not measurably depend"
     reach = f"95 % confidence interval {shown(row.low)} to {shown(row.high)}"

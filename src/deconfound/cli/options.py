@@ -149,7 +149,8 @@ def show_verdicts(console: Console, result: Any) -> None:
         if item.statistic:
             where = {"model": item.model, "space": item.space, "confound": item.confound}
             main = result.where(**where, statistic=item.statistic)[0]
-            numbers = [f"{main.value:.3f}", f"{main.low:.3f} to {main.high:.3f}", f"{item.p:.3f}", f"{item.p_holm:.3f}"]
+            reach = f"{main.low:.3f} to {main.high:.3f}" if main.low == main.low else "–"
+            numbers = [f"{main.value:.3f}", reach, f"{item.p:.3f}", f"{item.p_holm:.3f}"]
         who = f"{item.model} ({item.space})" if several else item.model
         view.add_row(escape(who), escape(item.confound), f"[{_STYLES[item.grade]}]{item.grade}[/]", *numbers)
     console.print(view)

@@ -115,8 +115,8 @@ class Store:
         files = sorted((self.folder / "cells").glob("*.npz"), key=lambda path: path.stat().st_mtime_ns)
         found = {}
         for path in files:
-            about, arrays = _content(path)
-            found[about["key"]] = _finished(about, arrays)
+            about, stored = _load(path)
+            found[about["key"]] = stored
         return found
 
     def forget(self, cells: Sequence[Cell]) -> None:
@@ -153,26 +153,24 @@ class Store:
 
     def _read(self, cell: Cell) -> Finished:
         path = self.path(cell)
-        about, arrays = _content(path)
+        about, stored = _load(path)
         if about["definition"] != _plain(cell.definition):
             raise RunError(
                 f"{path} must be of the cell {cell.key!r} as it is now; got one of {about['definition']}. Delete it to "
                 "have it made again, or choose another folder."
             )
-        return _finished(about, arrays)
+        return stored
 
 
-def _content(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _load(path: Path) -> tuple[dict[str, Any], Finished]:
+    """What a file says about its cell, and the cell."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            about = json.loads(str(stored["about"]))
-            return about, {name: stored[name] for name in stored.files if name != "about"}
+        with np.load(path, allow_pickle=False) as content:
+            about = json.loads(str(content["about"]))
+            arrays = {name: content[name] for name in content.files if name != "about"}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise RunError(f"{path} must be a finished cell; got {error}. Delete it to have it made again.") from error
-
-
-def _finished(about: Mapping[str, Any], arrays: Mapping[str, Any]) -> Finished:
-    return Finished({**about["result"], **arrays}, about["provenance"], about["seconds"], about["whole"])
+    return about, Finished({**about["result"], **arrays}, about["provenance"], about["seconds"], about["whole"])
 
 
 def _differences(was: Mapping[str, Any], own: Mapping[str, Any], inside: str = "") -> list[str]:
