@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -76,13 +76,11 @@ def independent_performance(problem: Problem, rows: RowNumbers, logits: Tensor) 
 
 def _balance(problem: Problem, rows: RowNumbers, kind: Literal["overlap", "inverse", "entropy"]) -> Balance:
     config, labels = problem.config, list(problem.task.labels)
-    columns = {name: np.asarray(problem.source.table[name])[rows] for name in problem.confounds}
-    columns |= {name: np.asarray(problem.source.table[name])[rows] for name in labels}
-    types: dict[str, Any] = {name: kind for name, kind in config.data.types.items() if name in columns}
+    columns = {name: np.asarray(problem.source.table[name])[rows] for name in [*problem.confounds, *labels]}
+    types = config.data.types_of(columns)
     if problem.task.kind != "regression":
         types |= dict.fromkeys(labels, "categorical")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # the result of the fold holds the report
+    with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):  # the fold's result has the report
         return balance(columns, labels, problem.terms[0], kind, types=types, missing=config.design.missing)
 
 

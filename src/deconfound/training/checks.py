@@ -44,7 +44,7 @@ def roles(config: Config) -> dict[str, list[str]]:
     splits, data, design = config.splits, config.data, config.design
     return {
         "data.label": list(data.labels),
-        "design.confounds": columns_of(read_terms(design.confounds, "")[0]),
+        "design.confounds": design.confound_columns,
         "design.keep": columns_of(read_terms(design.keep or (), "")[0]),
         "data.person": [data.person] if data.person else [],
         "data.controls": list(data.controls or {}),
@@ -84,7 +84,7 @@ def setting_faults(config: Config) -> list[str]:
     design, training, splits, labels = config.design, config.training, config.splits, config.data.labels
     faults = read_terms(design.confounds, "design.confounds")[1] + read_terms(design.keep or (), "design.keep")[1]
     faults += [] if design.confounds else ["design.confounds must name at least one column; got none."]
-    faults += role_faults(labels, columns_of(read_terms(design.confounds, "")[0]), "data.label")
+    faults += role_faults(labels, design.confound_columns, "data.label")
     for name in dict.fromkeys([config.method.name, *config.method.options]):
         faults += _method_faults(config, name)
     faults += network_faults(config.network.name, config.network.options)

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
 from deconfound.errors import need
+from deconfound.training.terms import columns_of, read_terms
 
 need("pydantic", "train")
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator  # noqa: E402 - after the check
@@ -91,6 +92,10 @@ class DataOptions(Section):
         """The label columns."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
+    def types_of(self, columns: Container[str]) -> dict[str, Any]:
+        """The types that are given of these columns."""
+        return {name: kind for name, kind in self.types.items() if name in columns}
+
     @property
     def audit_types(self) -> dict[str, str]:
         """The types in the words of an audit."""
@@ -110,6 +115,11 @@ class DesignOptions(Section):
     """The same for a level without training rows; if left out, mean where a split leaves levels out, else error."""
     site: str | None = None
     """The confound that says where a sample comes from; if left out, one that is called site, scanner, center."""
+
+    @property
+    def confound_columns(self) -> list[str]:
+        """The columns that the confounds are made of, each once."""
+        return columns_of(read_terms(self.confounds, "design.confounds")[0])
 
 
 class NetworkOptions(Section):
@@ -136,6 +146,11 @@ class MethodOptions(Section):
     """Modules whose output is normalised; the library's choice if left out."""
     options: dict[str, dict[str, Any]] = {}
     """For each method by name, its own options."""
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The options of the method that is trained."""
+        return self.options.get(self.name, {})
 
 
 class TrainingOptions(Section):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +15,7 @@ from deconfound.networks.packages import from_package
 from deconfound.networks.registry import NETWORKS, build_network, feature_faults, place_faults
 from deconfound.training.checks import listed_faults
 from deconfound.training.problem import Problem
-from deconfound.training.step import warmup_never_ends
+from deconfound.training.step import number_of_batches, warmup_never_ends
 from deconfound.training.tasks import Task
 
 if TYPE_CHECKING:
@@ -74,9 +73,10 @@ def _method_faults(problem: Problem, network: nn.Module, design: Design) -> list
     training, name = config.training, config.method.name
     setting = blank_setting(config, design, problem.source.shape, problem.task)
     try:
-        made = method_named(name).make(network, setting, config.method.options.get(name, {}))
+        made = method_named(name).make(network, setting, config.method.own_options)
     except DeconfoundError as fault:
         return [f"method {name!r}: {fault}"]
-    batches = training.epochs * math.ceil(min(len(fold.train) for fold in problem.folds) / training.batch_size)
+    rows = min(len(fold.train) for fold in problem.folds)
+    batches = training.epochs * number_of_batches(rows, training.batch_size)
     warmup = warmup_never_ends(made.batches_to_warm_up, batches, training.epochs)
     return [] if warmup is None else [f"method {name!r}: {warmup}"]

@@ -70,8 +70,7 @@ def prepare(data: FoldData, chosen: Mapping[str, Any] | None = None) -> Method:
     shape, outputs, network = problem.source.shape, problem.task.outputs, config.network
     built = build_network(network.name, shape, outputs, network.options, network.weights, network.freeze)
     setting = Setting(data.design, config.method.at, data.training, config.training.lr, config.design.site)
-    options = config.method.options.get(config.method.name, {})
-    return method_named(config.method.name).prepare(built, setting, **{**options, **(chosen or {})})
+    return method_named(config.method.name).prepare(built, setting, **{**config.method.own_options, **(chosen or {})})
 
 
 def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) -> dict[str, Any]:
@@ -161,10 +160,9 @@ class Trained:
 
 def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> Trained:
     """The method with its best weights; every process of a distributed run comes here: their layers confer."""
-    data, training = fold_data(problem, number), problem.config.training
+    data, training, asked = fold_data(problem, number), problem.config.training, problem.config.method
     batches = training.epochs * number_of_batches(len(data.train.rows), training.batch_size)
-    given = problem.config.method.options.get(problem.config.method.name, {})
-    rungs = method_named(problem.config.method.name).rungs(given, batches)
+    rungs = method_named(asked.name).rungs(asked.own_options, batches)
     if not rungs:
         return _trained(data, {}, folder / LAST, on_epoch)[0]
     climbed = climb(rungs, lambda options: _trained(data, options, folder / _last_of(options), on_epoch))

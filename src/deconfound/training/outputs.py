@@ -27,7 +27,6 @@ from deconfound.training.run_folder import FEATURES, PREDICTIONS, FoldFolder, Ru
 from deconfound.training.splits import stratum_codes
 from deconfound.training.step import threads
 from deconfound.training.tasks import Task, output_columns
-from deconfound.training.terms import columns_of, read_terms
 
 FOLD = "test fold"
 # Up to so many rows a second thread costs more than it gives, many times more where cores are shared.
@@ -95,8 +94,7 @@ def read_run_outputs(run: str | Path | RunFolder) -> RunOutputs:
     rows = np.concatenate([part.rows for part in parts])
     if len(np.unique(rows)) < len(rows):
         raise RunError(f"the folds of {run.path} must be tested on rows of their own; got rows in several folds.")
-    confounds = columns_of(read_terms(config.design.confounds, "")[0])
-    person = config.data.person
+    confounds, person = config.design.confound_columns, config.data.person
     outputs = np.concatenate([part.outputs for part in parts])
     order = np.argsort(rows)
     order = order[np.isfinite(outputs[order]).all(1)]  # a row without a finite score cannot be measured

@@ -263,9 +263,8 @@ def restored(config: Config, fold: FoldFolder, design: Design, shape: tuple[int,
     state = load_tensors(path, fold.read(CHECKPOINT))
     network = build_network(config.network.name, shape, task.outputs, config.network.options)
     setting = blank_setting(config, design, shape, task)
-    options = config.method.options.get(config.method.name, {})
     try:
-        return method_named(config.method.name).restore(network, setting, state, **options)
+        return method_named(config.method.name).restore(network, setting, state, **config.method.own_options)
     except (RuntimeError, TypeError, AttributeError) as error:
         if isinstance(error, DeconfoundError):
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,13 +61,13 @@ class Problem:
     @property
     def confounds(self) -> list[str]:
         """The columns that are removed."""
-        return columns_of(self.terms[0])
+        return self.config.design.confound_columns
 
     def new_design(self) -> Design:
         """The design, not yet fitted."""
         confounds, keep = self.terms
         named = {*columns_of(confounds), *columns_of(keep)}
-        types: dict[str, Any] = {name: kind for name, kind in self.config.data.types.items() if name in named}
+        types = self.config.data.types_of(named)
         if self.task.kind == "multiclass":
             types |= dict.fromkeys((label for label in self.task.labels if label in named), "categorical")
         unseen = self.config.design.unseen or "error"
@@ -77,8 +77,7 @@ class Problem:
         """The design of a fold, fitted once on its training rows, after all its other rows have been read by it."""
         if number not in self._designs:
             fold = self.folds[number]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeconfoundWarning)  # `init` and the audit say it for the whole table
+            with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):  # `init` and audits say it
                 weights = self.balance(number)
                 weight = None if weights is None else weights.train.row_weight
                 design = self.new_design().fit(self.table_at(fold.train), weight=weight)
@@ -97,8 +96,7 @@ class Problem:
 
     def table_at(self, rows: RowNumbers, labels: bool = True) -> dict[str, Any]:
         """The design's columns at these rows; without labels, as a new person's."""
-        confounds, keep = self.terms
-        names = columns_of(confounds) + (columns_of(keep) if labels else [])
+        names = self.confounds + (columns_of(self.terms[1]) if labels else [])
         return {name: np.asarray(self.source.table[name])[rows] for name in dict.fromkeys(names)}
 
     @property
@@ -130,10 +128,11 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
     data = config.data
     task, codes = read_task(source.table, data.labels, config.training.task, data.audit_types, data.positive)
     criterion(config.training.loss, task.kind)
-    config = _resolved(config, source)
-    problem = Problem(config, source, task, codes, _divided(config, source, task, codes))
+    whole = Problem(_resolved(config, source), source, task, codes, ())
+    problem = replace(whole, folds=_divided(whole))
     if check:
-        faults = [*_new_site_faults(config), *(f for fold in problem.folds for f in class_faults(task, codes, fold))]
+        faults = _new_site_faults(problem.config)
+        faults += [fault for fold in problem.folds for fault in class_faults(task, codes, fold)]
         if config.training.w_scores and not faults:
             faults += [fault for fold in problem.folds for fault in w_score_faults(problem, fold)]
         if faults:
@@ -154,46 +153,44 @@ def _new_site_faults(config: Config) -> list[str]:
     return [f"method.name must be one that takes a new site where {splits.column!r} is left out; got {name!r}."]
 
 
-def _divided(config: Config, source: Source, task: Task, codes: NDArray[np.float64]) -> tuple[Fold, ...]:
-    splits, labels = config.splits, config.data.labels
+def _divided(problem: Problem) -> tuple[Fold, ...]:
+    config, table, codes = problem.config, problem.source.table, problem.codes
+    splits, labels = config.splits, problem.task.labels
     columns = [
-        codes[:, labels.index(name)] if name in labels else np.asarray(source.table[name])
+        codes[:, labels.index(name)] if name in labels else np.asarray(table[name])
         for name in splits.stratify or labels
     ]
     strata, rows = stratum_codes(columns), np.flatnonzero(~np.isnan(codes).any(axis=1))
-    people = person_codes(source.table, config.data.person, len(codes))
+    people = person_codes(table, config.data.person, len(codes))
     seed = config.run.seed if splits.seed is None else splits.seed
     if splits.kind == "kfold":
         return kfold(strata, people, folds=splits.folds, validation=splits.validation, seed=seed, rows=rows)
     notes: list[str] = []
     if splits.kind == "isolated":
-        confounds, numeric = _confound_matrix(config, source, rows), task.kind == "regression"
+        confounds, numeric = _confound_matrix(problem, rows), problem.task.kind == "regression"
         tests, notes = isolated_test_rows(
             codes, confounds, people, rows, numeric=numeric, folds=splits.folds, seed=seed
         )
     else:
         assert splits.column is not None  # checked with the settings
-        tests = level_test_rows(np.asarray(source.table[splits.column]), rows, splits.column)
+        tests = level_test_rows(np.asarray(table[splits.column]), rows, splits.column)
     return with_validation(tests, rows, strata, people, splits.validation, seed, notes)
 
 
-def _confound_matrix(config: Config, source: Source, rows: RowNumbers) -> NDArray[np.float64]:
+def _confound_matrix(problem: Problem, rows: RowNumbers) -> NDArray[np.float64]:
     """The confounds of all rows in numbers, empty cells being the mean; only to draw test rows by."""
-    terms = read_terms(config.design.confounds, "design.confounds")[0]
-    table = {name: np.asarray(source.table[name]) for name in columns_of(terms)}
-    types: dict[str, Any] = {name: kind for name, kind in config.data.types.items() if name in table}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)
-        design = Design(terms, types=types, missing="mean", unseen="mean")
-        return design.fit({name: values[rows] for name, values in table.items()}).encode(table, np.float64)
+    everyone = problem.table_at(np.arange(len(problem.codes)), labels=False)
+    types = problem.config.data.types_of(everyone)
+    with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):
+        design = Design(problem.terms[0], types=types, missing="mean", unseen="mean")
+        return design.fit(problem.table_at(rows, labels=False)).encode(everyone, np.float64)
 
 
 def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
     """What a fold's design says, with the rows of the whole table and in the words of a config."""
     everyone = problem.table_at(np.arange(len(problem.codes)), labels=False)
-    types: dict[str, Any] = {name: kind for name, kind in problem.config.data.types.items() if name in everyone}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)
+    types = problem.config.data.types_of(everyone)
+    with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):
         try:
             Design(problem.terms[0], types=types, missing=problem.config.design.missing).fit(everyone)
             problem.new_design().fit(problem.table_at(fold.train)).encode(everyone)
@@ -206,7 +203,7 @@ def _fold_fault(problem: Problem, fold: Fold, fault: DeconfoundError) -> str:
 def _resolved(config: Config, source: Source) -> Config:
     """The config with every "auto" decided, as it is written into the run's folder."""
     flat = len(source.shape) == 1
-    confounds = columns_of(read_terms(config.design.confounds, "")[0])
+    confounds = config.design.confound_columns
     leaves_out = config.splits.kind in ("leave-one-out", "column") and config.splits.column in confounds
     site = config.design.site or next((name for name in confounds if name.lower() in SITES), None)
     unseen = config.design.unseen or ("mean" if leaves_out else "error")

@@ -173,8 +173,7 @@ def _features(source: Source) -> tuple[bool, list[str]]:
         return False, []
     lines = [f"{len(names)} features: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"]
     lines += [note.text for note in getattr(source, "notes", ())]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a column without any value has no spread
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # an empty column has no spread
         constant = [name for name, spread in zip(names, np.nanstd(values, axis=0), strict=True) if not spread > 0]
     if constant:
         lines.append(f"{_counted(len(constant), 'feature does', 'features do')} not vary: {', '.join(constant[:4])}")
@@ -188,8 +187,7 @@ def _features(source: Source) -> tuple[bool, list[str]]:
 def _diagnosis(terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any], task: Task, fill: bool) -> list[str]:
     """What confounds and labels share: from the design itself."""
     types: dict[str, Any] = dict.fromkeys(labels, "categorical") if task.kind == "multiclass" else {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # `design.notes` are the same
+    with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):  # `design.notes` are the same
         try:
             design = Design(terms, list(labels), types=types, missing="mean" if fill else "error").fit(rows)
         except DeconfoundError as fault:

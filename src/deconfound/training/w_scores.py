@@ -35,15 +35,13 @@ def fit_w_scores(problem: Problem, rows: RowNumbers, logits: NDArray[np.float64]
     known = np.isfinite(logits).all(1)
     rows, logits = rows[known], logits[known]
     config, table = problem.config, problem.table_at(rows, labels=False)
-    types: dict[str, Any] = {name: kind for name, kind in config.data.types.items() if name in table}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # the design of the fold warns of the same
+    with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):  # the fold's design warns of the same
         return WScores.fit(
             logits,
             table,
             problem.terms[0],
             controls_at(problem, rows),
-            types=types,
+            types=config.data.types_of(table),
             missing=config.design.missing,
             unseen="mean",
         )

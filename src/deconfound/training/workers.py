@@ -106,8 +106,7 @@ def _parallel(jobs: Sequence[Job], processes: int) -> Iterator[JobResult]:
 
 def _in_worker(job: Job, number: int, parent: int) -> tuple[int, JobResult]:
     end_with_parent(parent)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # `plan` has opened the same data and shown them
+    with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):  # shown when the data were opened first
         return number, run_job(job)
 
 
