@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.methods import METHODS
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
+from deconfound.training.config import Config, Variant
 from deconfound.training.fitting import audit_progress, chosen_config, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
 from deconfound.training.jobs import OnProgress, open_runs, raise_if_failed, train_runs, working_on
@@ -26,9 +27,6 @@ from deconfound.training.outputs import audit_runs, confound_columns, left, read
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import RESULTS, FoldFolder, gather, open_run
 from deconfound.training.workers import Cluster, JobResult
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config, Variant
 
 FORMAT, VERSION = "deconfound-comparison", 1
 REPORT = "report.html"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
@@ -14,12 +12,10 @@ from deconfound.methods.base import Setting, TrainingBatch
 from deconfound.networks.packages import from_package
 from deconfound.networks.registry import NETWORKS, build_network, feature_faults, place_faults
 from deconfound.training.checks import listed_faults
+from deconfound.training.config import Config
 from deconfound.training.problem import Problem
 from deconfound.training.step import number_of_batches, warmup_never_ends
 from deconfound.training.tasks import Task
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 def blank_setting(config: Config, design: Design, shape: tuple[int, ...], task: Task) -> Setting:

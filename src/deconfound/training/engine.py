@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError, need
 from deconfound.methods import Criterion, Method, TrainingBatch
 from deconfound.training.batches import Batch, held_out, loader
+from deconfound.training.config import Config, TrainingOptions
 from deconfound.training.fold_data import FoldData
 from deconfound.training.run_folder import load_tensors
 from deconfound.training.step import (
@@ -36,9 +37,6 @@ from deconfound.training.step import (
 need("lightning", "train")
 from lightning.fabric.plugins import CheckpointIO  # noqa: E402 - only after the check that says what to install
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config, TrainingOptions
 
 Progress = Callable[[int, int, float], None]
 ADVICE = "Lower training.lr, set training.clip, or look for extreme inputs."

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from deconfound.auditing import Audit
 from deconfound.data import read_json
 from deconfound.errors import DeconfoundError, DeconfoundWarning
+from deconfound.training.config import Config
 from deconfound.training.config_file import read_config
 from deconfound.training.fold import follower
 from deconfound.training.jobs import OnProgress, Progress, open_runs, raise_if_failed, train_runs, working_on
@@ -21,9 +22,6 @@ from deconfound.training.outputs import audit_runs
 from deconfound.training.run_folder import RESULTS, RunFolder, gather, open_run
 from deconfound.training.sources import GIVEN, skipping_bad_scans
 from deconfound.training.workers import Cluster
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 AUDIT_PAGE = "audit.html"
 

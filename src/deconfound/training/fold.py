@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from deconfound.methods.choosing import HeldOutLoss, climb, held_out_loss
 from deconfound.networks import build_network
 from deconfound.training.balancing import independent_performance
 from deconfound.training.batches import held_out, loader
+from deconfound.training.config import Config
 from deconfound.training.fold_data import FoldData, Part, fold_data
 from deconfound.training.losses import chance_loss, criterion
 from deconfound.training.problem import Problem
@@ -35,9 +36,6 @@ from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, number_of_batches, seed_for, threads
 from deconfound.training.tasks import has_score, performance, prediction_table
 from deconfound.training.w_scores import fit_w_scores, standardised
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 def run_fold(problem: Problem, run: RunFolder, number: int, on_epoch: Any = None) -> dict[str, Any]:

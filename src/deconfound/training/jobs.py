@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deconfound.data import Source, only_one
 from deconfound.errors import RunError
 from deconfound.networks.packages import searched_folders
 from deconfound.training.checks import named_columns, open_data, roles
+from deconfound.training.config import Config
 from deconfound.training.dry_run import dry_run
 from deconfound.training.fold import follower
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.run_folder import start_run
 from deconfound.training.sources import GIVEN, given_source
 from deconfound.training.workers import Cluster, Job, JobResult, end_with_parent, execute, keep_open
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 @dataclass(frozen=True)

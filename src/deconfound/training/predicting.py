@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from deconfound.methods.base import Method
 from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.packages import search_modules_in
 from deconfound.training.checks import named_columns
+from deconfound.training.config import Config
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, with_policy
@@ -34,9 +35,6 @@ from deconfound.training.scaling import Scaler
 from deconfound.training.sources import given_source, open_source, reads_scans
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
 from deconfound.training.w_scores import standardised
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, T
 from deconfound.methods import method
 from deconfound.training.balancing import FoldBalance, balance_fold
 from deconfound.training.checks import SITES, class_faults, column_faults, listed_faults, open_data, setting_faults
+from deconfound.training.config import Config
 from deconfound.training.isolated import isolated_test_rows
 from deconfound.training.losses import criterion
 from deconfound.training.splits import (
@@ -31,9 +32,6 @@ from deconfound.training.splits import (
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.terms import columns_of, read_terms
 from deconfound.training.w_scores import w_score_faults
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from deconfound.data.files import sweep, write_bytes, write_json, write_text
 from deconfound.errors import OptionError, RunError, need
 from deconfound.networks.packages import module_folder, source_digest
 from deconfound.networks.pretrained import weights_digest
+from deconfound.training.config import Config
+from deconfound.training.config_file import read_config
 from deconfound.training.origin import provenance
 
 if TYPE_CHECKING:
-    from deconfound.training.config import Config
     from deconfound.training.problem import Problem
 
 FORMAT, VERSION = "deconfound-run", 2
@@ -158,8 +159,6 @@ def start_run(problem: Problem) -> RunFolder:
 
 def open_run(folder: str | Path) -> RunFolder:
     """The run that lies in a folder; nothing but its files is read, and no code that they name."""
-    from deconfound.training.config_file import read_config
-
     folder = Path(folder)
     if not (folder / ABOUT).exists():
         runs = sorted(item.parent for item in folder.glob(f"*/{ABOUT}"))

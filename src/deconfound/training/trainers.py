@@ -7,13 +7,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deconfound.errors import DeconfoundError, OptionError, need
+from deconfound.training.config import Config
 from deconfound.training.engine import KeepBestEpoch, WholeFiles
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 def make_trainer(config: Config, folder: Path, keeper: KeepBestEpoch) -> Any:

@@ -10,17 +10,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deconfound.data import Source
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, need
 from deconfound.networks.packages import search_modules_in
+from deconfound.training.config import Config
 from deconfound.training.fold import run_fold
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.run_folder import open_run
-
-if TYPE_CHECKING:
-    from deconfound.training.config import Config
 
 
 @dataclass(frozen=True)
