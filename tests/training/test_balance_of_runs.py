@@ -50,16 +50,16 @@ def test_a_folds_weights_make_label_and_site_independent_and_whiten_the_design_u
 def test_weights_reach_the_batches_of_training_and_validation(tmp_path):
     data = fold_data(open_problem(config(tmp_path)), 0)
     for part in (data.train, data.validation):
-        got = torch.cat([batch["weight"] for batch in loader(data, part, 40, None)])
+        got = torch.cat([batch["weight"] for batch in loader(data, part)])
         assert torch.equal(got, part.weight)
     assert next(iter(data.training())).weight is not None
-    assert "weight" not in next(iter(loader(data, data.test, 40, None)))
+    assert "weight" not in next(iter(loader(data, data.test)))
 
 
 def test_rows_are_drawn_by_their_weight_instead_of_being_weighted(tmp_path):
     data = fold_data(open_problem(config(tmp_path, training={"balance_by": "sample"})), 0)
     assert data.train.weight is None
-    sampler = loader(data, data.train, 40, seed=1).sampler
+    sampler = loader(data, data.train, seed=1).sampler
     drawn = np.zeros(len(data.train.rows))
     for epoch in range(300):
         sampler.set_epoch(epoch)
@@ -157,8 +157,8 @@ def test_a_level_without_weight_for_any_label_is_fitted_with_weight_one_and_not_
         assert torch.equal(part.layer_weight[alone], torch.ones(int(alone.sum())))
         assert not part.weight[alone].any()
         torch.testing.assert_close(part.layer_weight[~alone], part.weight[~alone].mean(1))
-        (batch,) = (TrainingBatch(**each) for each in loader(data, part, len(part.rows), None))
-        assert torch.equal(batch.row_weight, part.layer_weight)  # what layers and refit read
+        read = torch.cat([TrainingBatch(**each).row_weight for each in loader(data, part)])
+        assert torch.equal(read, part.layer_weight)  # what layers and refit read
     assert torch.equal(next(iter(data.training())).row_weight, data.train.layer_weight[:256])
 
 

@@ -1,5 +1,7 @@
 """Runs on images: built-in networks, pretrained weights, frozen stages, channels on one scale, augmentations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import safetensors.torch
@@ -91,7 +93,8 @@ def test_only_training_rows_are_augmented_in_a_way_that_seed_epoch_and_batch_dec
     data = fold_data(problem, 0)
 
     def epoch(number, workers=0):
-        batches = loader(data, data.train, 16, seed=5, workers=workers)
+        several = replace(problem, config=problem.config.updated(training={"workers": workers}))
+        batches = loader(replace(data, problem=several), data.train, seed=5)
         batches.sampler.set_epoch(number)
         return [batch["x"] for batch in batches], {key for _, key in batches.sampler}
 
@@ -101,7 +104,7 @@ def test_only_training_rows_are_augmented_in_a_way_that_seed_epoch_and_batch_dec
     assert keys == same
     assert not keys & other
     plain = data.samples(data.validation.rows)
-    assert torch.equal(torch.cat([batch["x"] for batch in loader(data, data.validation, 16, None)]), plain)
+    assert torch.equal(torch.cat([batch["x"] for batch in loader(data, data.validation)]), plain)
 
 
 def test_an_augmented_run_that_is_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):

@@ -17,6 +17,8 @@ from deconfound.training.step import in_batches, number_of_batches, shuffled
 from deconfound.training.within import cases_of, paired_batches
 
 Batch = dict[str, Any]
+# Rows that are not trained on are read by so many, where a batch is no larger.
+LEAST_AT_ONCE = 256
 
 
 class Rows(Dataset[Batch]):
@@ -80,16 +82,18 @@ class Order(Sampler[Any]):
         return self.rows if self.seed is None else self.rows // _rank()[1]
 
 
-def loader(data: FoldData, part: Part, batch_size: int, seed: int | None, workers: int = 0) -> DataLoader[Any]:
-    """Batches of a part; shuffled, and augmented where the run asks for it, if a seed is given."""
+def loader(data: FoldData, part: Part, seed: int | None = None) -> DataLoader[Any]:
+    """Batches of a part. With a seed they are to be trained on: shuffled, and augmented where the run asks for it."""
+    training = data.problem.config.training
+    size = max(training.batch_size, LEAST_AT_ONCE) if seed is None else training.batch_size
     pairs = None if part.stratum is None else (cases_of(part.target), part.stratum.numpy())
-    keyed = seed is not None and bool(data.problem.config.training.augment)
+    keyed = seed is not None and bool(training.augment)
     return DataLoader(
         Rows(data, part),
         batch_size=None,
-        sampler=Order(len(part.rows), batch_size, seed, part.draw, pairs, keyed),
-        num_workers=workers,
-        persistent_workers=workers > 0,
+        sampler=Order(len(part.rows), size, seed, part.draw, pairs, keyed),
+        num_workers=training.workers,
+        persistent_workers=training.workers > 0,
     )
 
 

@@ -17,9 +17,8 @@ from torch import Tensor
 from deconfound.data.files import read_checked, write_checked
 from deconfound.errors import RunError, need
 from deconfound.methods import Criterion, Method, TrainingBatch
-from deconfound.training.batches import Batch, held_out, loader
-from deconfound.training.config import Config, TrainingOptions
-from deconfound.training.fold_data import FoldData
+from deconfound.training.batches import Batch
+from deconfound.training.config import TrainingOptions
 from deconfound.training.run_folder import load_tensors
 from deconfound.training.step import (
     BestEpoch,
@@ -192,38 +191,6 @@ class WholeFiles(CheckpointIO):
     def remove_checkpoint(self, path: Any) -> None:
         """Delete a checkpoint."""
         Path(path).unlink(missing_ok=True)
-
-
-def train_with_lightning(
-    method: Method, data: FoldData, criterion: Criterion, last: Path, tick: Progress | None
-) -> dict[str, Any]:
-    """Train to the end, from the checkpoint `last` if it is there; the history and the best epoch with its weights.
-
-    `tick` is called with (epoch, epochs, best validation loss) after each epoch.
-    """
-    from deconfound.training.trainers import make_trainer, quiet
-
-    config: Config = data.problem.config
-    training = config.training
-    kept = load_checkpoint(last)["callbacks"]["keeper"] if last.exists() else None
-    if kept is None or not kept["finished"]:
-        spawned = any(word in training.strategy for word in ("spawn", "fork", "notebook"))
-        seconds = config.run.checkpoint_seconds
-        keeper = KeepBestEpoch(last, training.epochs, training.patience, seconds, None if spawned else tick)
-        seed = seed_for(config.run.seed, data.fold.name)
-        validate = max(training.batch_size, 256)
-        train, validation, to_refit = (
-            loader(data, data.train, training.batch_size, seed, training.workers),
-            loader(data, data.validation, validate, None, training.workers),
-            loader(data, data.validation, validate, None, training.workers),
-        )
-        engine = Engine(method, criterion, training, seed, lambda: held_out(to_refit, engine.device))
-        with quiet():
-            trainer = make_trainer(config, last.parent, keeper)
-            trainer.fit(engine, train, validation, ckpt_path=str(last) if kept is not None else None)
-        kept = load_checkpoint(last)["callbacks"]["keeper"]
-    weights = {key.removeprefix("method."): value for key, value in kept["best"]["weights"].items()}
-    return {**kept, "best": {**kept["best"], "weights": weights}}
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

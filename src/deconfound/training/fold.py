@@ -171,14 +171,14 @@ def _fitted(problem: Problem, number: int, folder: Path, on_epoch: Any) -> Train
 
 def _trained(data: FoldData, options: Mapping[str, Any], last: Path, on_epoch: Any) -> tuple[Trained, HeldOutLoss]:
     """A training under these options of the method, and its loss on the validation rows."""
-    from deconfound.training.engine import train_with_lightning
+    from deconfound.training.trainers import train_with_lightning
 
     problem, training = data.problem, data.problem.config.training
     method = prepare(data, options)
     loss = criterion(training.loss, problem.task.kind, training.focal_gamma, prevalence(data))
     kept = train_with_lightning(method, data, loss, last, on_epoch)
     device = _device(problem.config)
-    rows = loader(data, data.validation, max(training.batch_size, 256), None, training.workers)
+    rows = loader(data, data.validation)
     finish(method.to(device), lambda: held_out(rows, device), kept["best"]["weights"])
     return Trained(data, method, kept), held_out_loss(method, held_out(rows, device), loss)
 
@@ -212,8 +212,7 @@ def _outputs(method: Method, data: FoldData, part: Part) -> Predictions:
     """Logits `(n, outputs)` and hidden features of rows."""
     config = data.problem.config
     device = _device(config)
-    rows = loader(data, part, max(config.training.batch_size, 256), None, config.training.workers)
-    pairs = ((batch.x, batch.metadata) for batch in held_out(rows, device))
+    pairs = ((batch.x, batch.metadata) for batch in held_out(loader(data, part), device))
     said = outputs_of(method.to(device), pairs, config.network.features or "")
     return replace(said, logits=said.logits.reshape(len(part.rows), -1).double())
 
