@@ -93,8 +93,9 @@ def test_predictions_are_given_at_the_prevalence_of_the_training_rows(tmp_path):
     data = fold_data(open_problem(config(tmp_path, "run", rare)), 0)
     dx, weight = data.train.target[:, 0].double().numpy(), data.train.weight[:, 0].double().numpy()
     odds = [p / (1 - p) for p in (dx.mean(), np.average(dx, weights=weight))]
-    assert data.prior_shift == pytest.approx(np.log(odds[0] / odds[1]))
-    assert data.prior_shift < -0.5
+    (shift,) = data.units["prior_shift"]
+    assert shift == pytest.approx(np.log(odds[0] / odds[1]))
+    assert shift < -0.5
     said = pd.read_csv(tmp_path / "run" / "fold-0" / "predictions.csv", dtype={"id": str})
     new = tiny.write(tmp_path, rare.iloc[said["row"]].drop(columns="dx"), "new.csv")
     found = predict(tmp_path / "run", new, fold=0)

@@ -35,6 +35,24 @@ def test_one_fold_predicts_its_test_rows_as_it_did(run, tmp_path):
     assert found.spread.isnan().all()
 
 
+def test_a_large_number_is_predicted_with_the_digits_of_the_run(tmp_path):
+    table = tiny.cohort(60)
+    table["steps"] = 1e7 + 1 / 3 + table.pop("f5")
+    path = tiny.write(tmp_path, table.drop(columns="dx"))
+    tiny.fit(tiny.config(path, tmp_path / "run", data={"label": "steps"}, training={"epochs": 1}))
+    said = pd.read_csv(tmp_path / "run" / "fold-1" / "predictions.csv")
+    new = tiny.write(tmp_path, pd.read_csv(path, dtype={"id": str}).iloc[said["row"]], "new.csv")
+    found = predict(tmp_path / "run", new, fold=1).scores[:, 0].numpy()
+    np.testing.assert_allclose(found, said["prediction_steps"], rtol=0, atol=1e-4)
+
+
+def test_new_rows_need_no_column_that_the_run_left_out(tmp_path):
+    path = tiny.write(tmp_path)
+    tiny.fit(tiny.config(path, tmp_path / "run", data={"exclude": ["f5"]}, training={"epochs": 1}))
+    kept = predict(tmp_path / "run", path).scores
+    assert torch.equal(predict(tmp_path / "run", tiny.write(tmp_path, tiny.cohort().drop(columns="f5"))).scores, kept)
+
+
 def test_all_folds_together_are_their_mean(run, tmp_path):
     folder, _ = run
     path = tiny.write(tmp_path, tiny.cohort(20, seed=9).assign(id=[f"new{i}" for i in range(20)]), "new.csv")

@@ -13,7 +13,7 @@ import torch
 
 from deconfound.auditing import Audit
 from deconfound.data import read_json
-from deconfound.errors import DeconfoundError, DeconfoundWarning
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
 from deconfound.training.config import Config
 from deconfound.training.config_file import read_config
 from deconfound.training.fold import follower
@@ -118,7 +118,14 @@ def chosen_config(
 ) -> Config:
     """What `fit` and `compare` are asked to train."""
     chosen = read_config(config, overrides if source is None else [*overrides, f"data.source={GIVEN}"])
-    return skipping_bad_scans(chosen) if skip_bad else chosen
+    if not skip_bad:
+        return chosen
+    data = skipping_bad_scans(chosen.data)
+    if data is chosen.data:
+        raise OptionError(
+            f"--skip-bad must be given with scans; got data.source {data.source!r}, which holds none. Leave it out."
+        )
+    return chosen.model_copy(update={"data": data})
 
 
 def _audited(config: Config, run: RunFolder, progress: OnProgress | None) -> Audit | None:

@@ -32,6 +32,7 @@ from deconfound.training.losses import chance_loss, criterion
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.samples import Predictions, outputs_of
+from deconfound.training.scaling import in_units
 from deconfound.training.sources import current_fingerprint
 from deconfound.training.step import finish, number_of_batches, seed_for, threads
 from deconfound.training.tasks import has_score, performance, prediction_table
@@ -79,9 +80,9 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         data, method, kept = trained.data, trained.method, trained.kept
         said = _outputs(method, data, data.test)
         held = _outputs(method, data, data.validation).logits if config.training.w_scores else None
-    logits, norm, assumed = data.in_units(said.logits), None, None
+    logits, norm, assumed = in_units(said.logits, data.units), None, None
     if held is not None:
-        norm = fit_w_scores(problem, data.validation.rows, data.in_units(held).numpy())
+        norm = fit_w_scores(problem, data.validation.rows, in_units(held, data.units).numpy())
         tested = problem.table_at(data.test.rows, labels=False)
         logits, assumed = standardised(norm, logits, tested), [str(value) for value in norm.design.assumed(tested)]
     codes = problem.codes[data.test.rows]
@@ -103,7 +104,7 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "validation_loss": kept["best"]["loss"],
         "chosen": trained.chosen,
         "problems": _problems(trained, folder.number, logits),
-        "metrics": {key: _or_none(value) for key, value in measured.items()},
+        "metrics": {key: None if value != value else value for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
     written = folder.write(_files(data, method, kept, logits, said.features, norm), result)
@@ -123,9 +124,7 @@ def _files(
     """The content of every file of a finished fold but its result."""
     scaling = {
         "inputs": data.scaler.to_dict(),
-        "target_mean": data.target_mean.tolist(),
-        "target_scale": data.target_scale.tolist(),
-        "prior_shift": data.prior_shift.tolist(),
+        **data.units,
         "w_scores": None if norm is None else norm.to_dict(),
     }
     saved = io.BytesIO()
@@ -138,7 +137,9 @@ def _files(
         CHECKPOINT: saved.getvalue(),
     }
     if data.problem.config.run.features and features is not None:
-        files[FEATURES] = _npz(features=features.numpy(), row=data.test.rows)
+        arrays = io.BytesIO()
+        np.savez_compressed(arrays, features=features.numpy(), row=data.test.rows)
+        files[FEATURES] = arrays.getvalue()
     return files
 
 
@@ -230,12 +231,6 @@ def _cells(column: Any, rows: NDArray[Any]) -> list[Any]:
     return [None if is_missing(value) else value for value in np.asarray(column)[rows].tolist()]
 
 
-def _npz(**arrays: NDArray[Any]) -> bytes:
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    return content.getvalue()
-
-
 def _problems(trained: Trained, fold: int, outputs: Tensor) -> list[dict[str, Any]]:
     """A record for each sign that a training failed, such as a loss at chance or constant outputs of the test rows."""
     data, history = trained.data, trained.kept["history"]
@@ -264,7 +259,3 @@ def _problems(trained: Trained, fold: int, outputs: Tensor) -> list[dict[str, An
 def _mean_of(history: list[dict[str, float]], name: str) -> float | None:
     found = [epoch[name] for epoch in history if name in epoch]
     return float(np.mean(found)) if found else None
-
-
-def _or_none(value: float) -> float | None:
-    return value if value == value else None

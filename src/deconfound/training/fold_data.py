@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,15 +58,16 @@ class Part:
 
 @dataclass(frozen=True)
 class FoldData:
-    """What one fold is trained and tested on; all that is fitted here saw the training rows alone."""
+    """What one fold is trained and tested on; all that is fitted here saw the training rows alone.
+
+    `units` bring outputs back: `target_mean` and `target_scale` of a numeric label, `prior_shift` of weighted classes.
+    """
 
     problem: Problem
     fold: Fold
     design: Design
     scaler: Scaler
-    target_mean: NDArray[np.float64]
-    target_scale: NDArray[np.float64]
-    prior_shift: NDArray[np.float64]
+    units: Mapping[str, list[float]]
     train: Part
     validation: Part
     test: Part
@@ -77,13 +78,6 @@ class FoldData:
         if key is not None:
             x = augmented(torch.from_numpy(x), self.problem.config.training.augment, key).numpy()
         return torch.from_numpy(self.scaler(x))
-
-    def in_units(self, logits: Tensor) -> Tensor:
-        """A network's outputs at the prevalence, or in the units, of the training rows."""
-        shifted = logits + torch.from_numpy(self.prior_shift)
-        if self.problem.task.kind != "regression":
-            return shifted
-        return shifted * torch.from_numpy(self.target_scale) + torch.from_numpy(self.target_mean)
 
     def training(self) -> Iterator[TrainingBatch]:
         """The training rows once, with their table; where rows are drawn by weight, as many rows drawn so."""
@@ -113,7 +107,8 @@ def fold_data(problem: Problem, number: int) -> FoldData:
         metadata = torch.from_numpy(design.encode(problem.table_at(rows, labels)))
         target = targets(problem.task, problem.codes[rows], mean, scale)
         counts = [None if each is None else torch.from_numpy(each.astype(np.float32)) for each in (weight, in_layers)]
-        return Part(rows, metadata, target, _controls(problem, rows), counts[0], counts[1], _stratum(problem, rows))
+        controls = torch.from_numpy(controls_at(problem, rows)) if problem.config.data.controls else None
+        return Part(rows, metadata, target, controls, counts[0], counts[1], _stratum(problem, rows))
 
     if weights is None:
         train, validation = part(fold.train, True), part(fold.validation, True)
@@ -125,7 +120,8 @@ def fold_data(problem: Problem, number: int) -> FoldData:
         train = replace(part(fold.train, True, rest, in_layers), draw=draw)
         validation, shift = part(fold.validation, True, *weights.validation), weights.prior_shift
     parts = train, validation, part(fold.test, False)
-    return FoldData(problem, fold, design, _scaler(problem, fold), mean, scale, shift, *parts)
+    units = {"target_mean": mean.tolist(), "target_scale": scale.tolist(), "prior_shift": shift.tolist()}
+    return FoldData(problem, fold, design, _scaler(problem, fold), units, *parts)
 
 
 def _scaler(problem: Problem, fold: Fold) -> Scaler:
@@ -143,7 +139,3 @@ def _stratum(problem: Problem, rows: RowNumbers) -> Tensor | None:
     if name is None:
         return None
     return torch.from_numpy(stratum_codes([np.asarray(problem.source.table[name])])[rows].astype(np.int64))
-
-
-def _controls(problem: Problem, rows: RowNumbers) -> Tensor | None:
-    return torch.from_numpy(controls_at(problem, rows)) if problem.config.data.controls else None

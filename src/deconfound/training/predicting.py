@@ -31,8 +31,8 @@ from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, with_policy
 from deconfound.training.problem import id_column
 from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
-from deconfound.training.scaling import Scaler
-from deconfound.training.sources import given_source, open_source, reads_scans
+from deconfound.training.scaling import Scaler, in_units
+from deconfound.training.sources import given_source, open_source, skipping_bad_scans
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
 from deconfound.training.w_scores import standardised
 
@@ -199,21 +199,19 @@ def _known_ids(run: RunFolder, key: str) -> set[str]:
 def _new_rows(
     config: Config, about: Mapping[str, Any], table: Any, images: str | Path | None, skip_bad: bool
 ) -> Source:
-    if not isinstance(table, str | Path):
+    if isinstance(table, str | Path):
+        data = config.data.model_copy(
+            update={
+                "source": str(table if images is None else images),
+                "table": None if images is None else str(table),
+                "features": tuple(about["inputs"]) or None,
+                "exclude": (),  # the inputs are known by name
+            }
+        )
+        source = open_source(skipping_bad_scans(data) if skip_bad else data, [])
+    else:
         source = given_source(table, named_columns(config))
-        check_finite(source, config.data.missing_features, "data.missing_features")
-        return source
-    data = config.data.model_copy(
-        update={
-            "source": str(table if images is None else images),
-            "table": None if images is None else str(table),
-            "features": tuple(about["inputs"]) or None,
-        }
-    )
-    if skip_bad and reads_scans(data):
-        data = data.model_copy(update={"options": {**data.options, "skip_bad": True}})
-    source = open_source(data, [])
-    check_finite(source, data.missing_features, "data.missing_features")
+    check_finite(source, config.data.missing_features, "data.missing_features")
     return source
 
 
@@ -236,9 +234,7 @@ def _fold_scores(
     told: list[str] = []
     if adapt:
         groups, told = methods_for_rows(method, design, source.table, x, metadata)
-    whole = predicted(groups, x, metadata) + torch.tensor(scaling["prior_shift"], dtype=torch.float64)
-    if task.kind == "regression":
-        whole = whole * torch.tensor(scaling["target_scale"]) + torch.tensor(scaling["target_mean"])
+    whole = in_units(predicted(groups, x, metadata), scaling)
     if scaling["w_scores"] is not None:
         norm = WScores.from_dict(scaling["w_scores"])
         with _worded():

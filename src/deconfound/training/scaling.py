@@ -1,4 +1,4 @@
-"""Standardising inputs by what the training rows look like."""
+"""Inputs standardised by what the training rows look like, and outputs in their units again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,13 @@ class Scaler:
     def from_dict(cls, data: Mapping[str, Any]) -> Scaler:
         """What `to_dict` gave."""
         return cls(*(np.array(data[name]) if name in data else None for name in ("mean", "scale")))
+
+
+def in_units(outputs: Tensor, units: Mapping[str, Any]) -> Tensor:
+    """A network's outputs `(n, outputs)` at the prevalence, or in the units, of the training rows; see `FoldData`."""
+    names = ("prior_shift", "target_scale", "target_mean")
+    shift, scale, mean = (torch.tensor(units[name], dtype=torch.float64) for name in names)
+    return (outputs + shift) * scale + mean
 
 
 def fit_scaler(batches: Iterable[NDArray[Any]], by_channel: bool = False) -> Scaler:

@@ -11,7 +11,7 @@ from deconfound.data.datasets import check_items
 from deconfound.errors import OptionError
 
 if TYPE_CHECKING:
-    from deconfound.training.config import Config, DataOptions
+    from deconfound.training.config import DataOptions
     from deconfound.training.problem import Problem
 
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 GIVEN = "(given)"
 # What the readers are told of the section `data`.
 READERS = {"source", "table", "id", "array", "features", "exclude", "options"}
-
-
-def reads_scans(data: DataOptions) -> bool:
-    """Whether a config names images or scans, of which single files may be bad."""
-    return data.source != GIVEN and reads_files(data.source, data.options)
 
 
 def given_source(source: Any, columns: Sequence[str]) -> Source:
@@ -43,12 +38,7 @@ def given_source(source: Any, columns: Sequence[str]) -> Source:
 
 
 def open_source(data: DataOptions, roles: Sequence[str]) -> Source:
-    """Open what `data.source` names: a table, an array, a folder of images, or else scans.
-
-    Args:
-        data: The section of the config.
-        roles: Columns that are labels, confounds and the like, and so no features.
-    """
+    """Open what `data.source` names; columns with roles (labels, confounds and the like) are no features."""
     if data.source == GIVEN:
         raise OptionError(
             "the data of this run were given in Python; got none here. Call dc.fit or dc.compare with source=… again."
@@ -56,14 +46,11 @@ def open_source(data: DataOptions, roles: Sequence[str]) -> Source:
     return open_any(**data.model_dump(include=READERS), roles=roles)
 
 
-def skipping_bad_scans(config: Config) -> Config:
-    """The config with bad scans left out."""
-    if not reads_scans(config.data):
-        raise OptionError(
-            f"--skip-bad must be given with scans; got data.source {config.data.source!r}, which holds none. Leave it "
-            "out."
-        )
-    return config.updated(data={"options": {**config.data.options, "skip_bad": True}})
+def skipping_bad_scans(data: DataOptions) -> DataOptions:
+    """The section with bad files left out, where single files of its source may be bad: images or scans."""
+    if data.source == GIVEN or not reads_files(data.source, data.options):
+        return data
+    return data.model_copy(update={"options": {**data.options, "skip_bad": True}})
 
 
 def current_fingerprint(problem: Problem) -> str:

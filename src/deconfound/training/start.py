@@ -24,7 +24,7 @@ from deconfound.metrics import auc, r_squared
 from deconfound.metrics.columns import Column, column
 from deconfound.training.checks import SITES, first_non_numeric_row, number_faults, role_faults
 from deconfound.training.config import DataOptions
-from deconfound.training.sources import open_source, reads_scans
+from deconfound.training.sources import open_source, skipping_bad_scans
 from deconfound.training.splits import person_codes
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.template import FOLDS, FirstConfig, schema_text
@@ -78,8 +78,7 @@ def start_config(
     terms, faults = read_terms(confounds, "--confounds")
     columns = columns_of(terms)
     data = DataOptions(source=str(source or table), label=tuple(labels), table=str(table) if source else None, id=id)
-    if skip_bad and reads_scans(data):
-        data = data.model_copy(update={"options": {"skip_bad": True}})
+    data = skipping_bad_scans(data) if skip_bad else data
     opened = open_source(data, [*labels, *columns, *([person] if person else [])])
     data = data.model_copy(update={"options": {**_reading(opened), **data.options}})
     named = {"--label": labels, "--confounds": columns, "--person": [person], "--id": [id]}
