@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,13 +17,13 @@ from deconfound.methods import METHODS
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
 from deconfound.training.config import Config, Variant
-from deconfound.training.fitting import audit_progress, chosen_config, first_of_several
+from deconfound.training.fitting import asked_audit, chosen_config, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
 from deconfound.training.jobs import OnProgress, open_runs, raise_if_failed, train_runs, working_on
 from deconfound.training.origin import provenance
-from deconfound.training.outputs import audit_runs, confound_columns, left, read_fold_outputs
+from deconfound.training.outputs import confound_columns, left, read_fold_outputs
 from deconfound.training.problem import Problem
-from deconfound.training.run_folder import RESULTS, FoldFolder, gather, open_run
+from deconfound.training.run_folder import RESULTS, FoldFolder, RunFolder, gather, open_run
 from deconfound.training.workers import Cluster, JobResult
 
 FORMAT, VERSION = "deconfound-comparison", 1
@@ -153,8 +151,9 @@ def entries(config: Config) -> list[Entry]:
         for size in dict.fromkeys(sizes):
             name = line if len(sizes) == 1 else f"{line}, batch {size}"
             part = line if len(sizes) == 1 else f"{line}-batch-{size}"
+            chosen = varied.updated(method={"name": method}, training={"batch_size": size})
             folders = {seed: str(Path(config.run.folder) / f"{part}-seed-{seed}") for seed in compared.seeds}
-            runs = {seed: _run_config(varied, method, seed, size, folder) for seed, folder in folders.items()}
+            runs = {seed: chosen.updated(run={"seed": seed, "folder": folder}) for seed, folder in folders.items()}
             made.append(Entry(name, method, runs))
     return made
 
@@ -171,12 +170,6 @@ def _varied(config: Config, variant: Variant) -> Config:
     return config.updated(method={"options": options}).model_copy(update={"training": training})
 
 
-def _run_config(config: Config, method: str, seed: int, batch_size: int, folder: str) -> Config:
-    return config.updated(
-        method={"name": method}, training={"batch_size": batch_size}, run={"seed": seed, "folder": folder}
-    )
-
-
 def _compared(
     config: Config, lines: Sequence[Entry], opened: Sequence[Problem], progress: OnProgress | None
 ) -> tuple[dict[str, Any], Audit]:
@@ -189,15 +182,10 @@ def _compared(
     problem = problems[next(iter(problems))]
     shares = [len(fold.test) / len(fold.train) for each in problems.values() for fold in each.folds]
     share = float(np.mean(shares))
-    measured = {line.name: _measured(line, problems) for line in lines}
+    runs = {line.name: {seed: open_run(run.run.folder) for seed, run in line.runs.items()} for line in lines}
+    measured = {name: _measured(by_seed, problems) for name, by_seed in runs.items()}
     base = measured[lines[0].name]
-    audited = audit_runs(
-        {line.name: open_run(next(iter(line.runs.values())).run.folder) for line in lines},
-        permutations=config.compare.permutations,
-        bootstraps=config.compare.bootstraps,
-        seed=config.run.seed,
-        progress=audit_progress(progress),
-    )
+    audited = asked_audit(config, {name: next(iter(by_seed.values())) for name, by_seed in runs.items()}, progress)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -208,24 +196,29 @@ def _compared(
         "folds": [fold.name for fold in problem.folds],
         "test_share": share,
         "base": lines[0].name,
-        "lines": [_line(line, measured[line.name], base, share) for line in lines],
+        "lines": [_line(line, runs[line.name], measured[line.name], base, share) for line in lines],
         "audit": audited.to_dict(),
         "provenance": provenance(config.run.seed, problem.source.fingerprint),
     }
     return content, audited
 
 
-def _line(line: Entry, measured: Mapping[str, Keyed], base: Mapping[str, Keyed], share: float) -> dict[str, Any]:
-    runs = [open_run(run.run.folder) for run in line.runs.values()]
-    results = [gather(run) for run in runs]
+def _line(
+    line: Entry,
+    runs: Mapping[int, RunFolder],
+    measured: Mapping[str, Keyed],
+    base: Mapping[str, Keyed],
+    share: float,
+) -> dict[str, Any]:
+    results = [gather(run) for run in runs.values()]
     seconds = [value for each in results for value in each["seconds"].values()]
     return {
         "name": line.name,
         "method": line.method,
-        "runs": {str(seed): Path(run.run.folder).name for seed, run in line.runs.items()},
+        "runs": {str(seed): run.path.name for seed, run in runs.items()},
         "seconds": round(float(np.mean(seconds)), 3),
         "problems": [problem for each in results for fold in each["folds"] for problem in fold["problems"]],
-        "curves": {str(fold.number): _curves(fold) for fold in runs[0].folds},
+        "curves": {str(fold.number): _curves(fold) for fold in next(iter(runs.values())).folds},
         "measures": {
             key: {
                 **_plain(within(interval([(k[0], v) for k, v in values.items()], share), *_range(key))),
@@ -238,15 +231,15 @@ def _line(line: Entry, measured: Mapping[str, Keyed], base: Mapping[str, Keyed],
 
 def _curves(fold: FoldFolder) -> dict[str, list[float]]:
     """Training and validation loss of each epoch."""
-    lines = list(csv.DictReader(io.StringIO(fold.read("history.csv").decode())))
+    lines = fold.lines("history.csv")
     return {name: [float(line[name]) for line in lines] for name in ("train_loss", "val_loss")}
 
 
-def _measured(line: Entry, problems: Mapping[int, Problem]) -> dict[str, Keyed]:
+def _measured(runs: Mapping[int, RunFolder], problems: Mapping[int, Problem]) -> dict[str, Keyed]:
     """Each measure by test set and seed: performance, and `left/SPACE/CONFOUND`."""
     found: dict[str, Keyed] = {}
-    for seed, config in line.runs.items():
-        run, problem = open_run(config.run.folder), problems[seed]
+    for seed, run in runs.items():
+        problem = problems[seed]
         confounds = confound_columns(problem)
         for fold in run.folds:
             result = fold.checked()

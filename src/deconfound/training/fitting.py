@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,13 +131,7 @@ def chosen_config(
 def _audited(config: Config, run: RunFolder, progress: OnProgress | None) -> Audit | None:
     """The audit of a run, and its page; None, with a warning, where its rows do not allow one."""
     try:
-        found = audit_runs(
-            {config.method.name: run},
-            permutations=config.compare.permutations,
-            bootstraps=config.compare.bootstraps,
-            seed=config.run.seed,
-            progress=audit_progress(progress),
-        )
+        found = asked_audit(config, {config.method.name: run}, progress)
     except DeconfoundError as fault:
         warnings.warn(f"the run is finished, but cannot be audited: {fault}", DeconfoundWarning, stacklevel=3)
         return None
@@ -145,11 +139,17 @@ def _audited(config: Config, run: RunFolder, progress: OnProgress | None) -> Aud
     return found
 
 
-def audit_progress(progress: OnProgress | None) -> Callable[[str, int, int], None] | None:
-    """An audit's own progress as that of a run."""
-    if progress is None:
-        return None
-    return lambda text, done, total: progress(Progress("auditing", done, total, text))
+def asked_audit(config: Config, runs: Mapping[str, RunFolder], progress: OnProgress | None) -> Audit:
+    """One audit of finished runs, as their config asks for it."""
+
+    def on_audit(text: str, done: int, total: int) -> None:
+        if progress is not None:
+            progress(Progress("auditing", done, total, text))
+
+    asked = config.compare
+    return audit_runs(
+        runs, permutations=asked.permutations, bootstraps=asked.bootstraps, seed=config.run.seed, progress=on_audit
+    )
 
 
 @contextmanager

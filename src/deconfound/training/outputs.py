@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +44,7 @@ class FoldOutputs:
 
 def read_fold_outputs(fold: FoldFolder, task: Task) -> FoldOutputs:
     """Read what a finished fold has written, after a check of its digests."""
-    lines = list(csv.DictReader(io.StringIO(fold.read(PREDICTIONS).decode())))
+    lines = fold.lines(PREDICTIONS)
     columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else ())}
     rows = np.array([int(cell) for cell in columns["row"]], dtype=np.intp)
     outputs = np.column_stack([np.array(columns[name], dtype=np.float64) for name in output_columns(task)])
@@ -86,11 +85,8 @@ class RunOutputs:
 def read_run_outputs(run: str | Path | RunFolder) -> RunOutputs:
     """The out-of-fold outputs of a finished run, from its folder alone; no code that it names is executed."""
     run = run if isinstance(run, RunFolder) else open_run(run)
-    unfinished = [fold.path.name for fold in run.folds if not fold.finished()]
-    if unfinished:
-        raise RunError(f"{run.path} must have every fold finished; got none of {', '.join(unfinished)}. Run it again.")
     task, config = Task.from_dict(run.about["task"]), run.config
-    parts = [read_fold_outputs(fold, task) for fold in run.folds]
+    parts = [read_fold_outputs(fold, task) for fold in run.finished_folds()]
     rows = np.concatenate([part.rows for part in parts])
     if len(np.unique(rows)) < len(rows):
         raise RunError(f"the folds of {run.path} must be tested on rows of their own; got rows in several folds.")

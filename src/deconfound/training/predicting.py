@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,7 +130,7 @@ def predict(
     unknown: dict[Assumed, list[int]] = {}
     adapted: list[str] = []
     for done, each in enumerate(folds):
-        design = with_policy(Design.from_dict(_json(each, "design.json")), unseen)
+        design = with_policy(Design.from_dict(json.loads(each.read("design.json"))), unseen)
         score, told = _fold_scores(config, each, design, source, task, unseen == "adapt")
         scores.append(score)
         adapted += [f"fold {each.number}, {sentence}" for sentence in told]
@@ -191,8 +189,7 @@ def _known_ids(run: RunFolder, key: str) -> set[str]:
     found: set[str] = set()
     for fold in run.folds:
         if fold.finished():
-            lines = csv.DictReader(io.StringIO(fold.read(PREDICTIONS).decode()))
-            found |= {line.get(key, line.get("id", "")) for line in lines}
+            found |= {line.get(key, line.get("id", "")) for line in fold.lines(PREDICTIONS)}
     return found
 
 
@@ -219,7 +216,7 @@ def _fold_scores(
     config: Config, fold: FoldFolder, design: Design, source: Source, task: Task, adapt: bool
 ) -> tuple[Tensor, list[str]]:
     """The scores of one fold's model, and what it says of new sites."""
-    scaling = _json(fold, "scaling.json")
+    scaling = json.loads(fold.read("scaling.json"))
     scaler = Scaler.from_dict(scaling["inputs"])
     method = restored(config, fold, design, tuple(source.shape), task).eval()
     metadata = None
@@ -263,7 +260,3 @@ def restored(config: Config, fold: FoldFolder, design: Design, shape: tuple[int,
         if isinstance(error, DeconfoundError):
             raise
         raise RunError(f"{path} must fit the network of its config; got {error}") from error
-
-
-def _json(fold: FoldFolder, name: str) -> Any:
-    return json.loads(fold.read(name))

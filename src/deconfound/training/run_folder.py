@@ -6,6 +6,7 @@ signature: whoever can write the folder can also write matching digests.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -71,6 +72,10 @@ class FoldFolder:
             )
         return content
 
+    def lines(self, name: str) -> list[dict[str, str]]:
+        """The lines of a CSV file of a finished fold, checked as by `read`."""
+        return list(csv.DictReader(io.StringIO(self.read(name).decode())))
+
     def has(self, name: str) -> bool:
         """Whether the finished fold wrote such a file."""
         return name in self.result()["files"]
@@ -107,8 +112,17 @@ class RunFolder:
     @property
     def folds(self) -> list[FoldFolder]:
         """The folds, finished or not."""
-        run = _run_digest(self.about)
+        run = _digest([self.about["identity"], self.about["folds"], self.about["provenance"]["data"]])
         return [FoldFolder(self.path / f"fold-{number}", number, run) for number in range(len(self.about["folds"]))]
+
+    def finished_folds(self) -> list[FoldFolder]:
+        """The folds; all of them must be finished."""
+        missing = [fold.path.name for fold in self.folds if not fold.finished()]
+        if missing:
+            raise RunError(
+                f"{self.path} must have every fold finished; got none of {', '.join(missing)}. Run it again."
+            )
+        return self.folds
 
     def check_data(self, fingerprint: str) -> None:
         """Refuse data that are not those that the run was started with."""
@@ -182,10 +196,7 @@ def open_run(folder: str | Path) -> RunFolder:
 
 def gather(run: RunFolder, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Write `results.json` from the finished folds of a run; all of them must be."""
-    missing = [fold.path.name for fold in run.folds if not fold.finished()]
-    if missing:
-        raise RunError(f"{run.path} must have every fold finished; got none of {', '.join(missing)}. Run it again.")
-    results = [fold.checked() for fold in run.folds]
+    results = [fold.checked() for fold in run.finished_folds()]
     _check_test_rows(run.path, results)
     kept = ("run", "files", "sha256", "seconds")
     folds = [{key: value for key, value in result.items() if key not in kept} for result in results]
@@ -227,10 +238,6 @@ def signed(content: Mapping[str, Any]) -> dict[str, Any]:
 def _digest(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _run_digest(about: Mapping[str, Any]) -> str:
-    return _digest([about["identity"], about["folds"], about["provenance"]["data"]])
 
 
 def _read_signed(path: Path, advice: str, format: str | None = None) -> dict[str, Any]:
