@@ -161,7 +161,8 @@ def column_faults(config: Config, source: Source) -> list[str]:
     available, named = list(source.table), roles(config)
     faults = [fault for role, names in named.items() for fault in absent(names, available, role)]
     for name, level in (config.data.controls or {}).items():
-        if name in available and str(level) not in (found := _levels(source.table, name)):
+        found = sorted({str(value) for value in np.asarray(source.table.get(name, ())).tolist()})
+        if name in available and str(level) not in found:
             faults.append(f"data.controls must name a level of {name!r}; got {level!r}. It has: {', '.join(found)}.")
     if config.design.site and config.design.site not in named["design.confounds"]:
         faults.append(f"design.site must be one of the confounds; got {config.design.site!r}.")
@@ -169,16 +170,11 @@ def column_faults(config: Config, source: Source) -> list[str]:
     if config.training.augment and len(source.shape) not in (3, 4):
         shape = tuple(source.shape)
         faults.append(f"training.augment must be left out but for images and scans; got samples of shape {shape}.")
-    return faults + sample_faults(config, source)
-
-
-def sample_faults(config: Config, source: Source) -> list[str]:
-    """Infinite values among the samples, and empty ones where these are an error."""
     try:
         check_finite(source, config.data.missing_features, "data.missing_features")
     except TableError as error:
-        return str(error).split("\n")
-    return []
+        faults += str(error).split("\n")
+    return faults
 
 
 def class_faults(task: Task, codes: NDArray[np.float64], fold: Fold) -> list[str]:
@@ -225,7 +221,3 @@ def first_non_numeric_row(values: NDArray[Any]) -> int | None:
     wrong = [row for row, text in filled if not reads_as_number(text)]
     numbers = {text for _, text in filled if reads_as_number(text)}
     return wrong[0] if wrong and len(numbers) > CODES and len(wrong) <= 0.1 * len(filled) else None
-
-
-def _levels(table: Mapping[str, Any], name: str) -> list[str]:
-    return sorted({str(value) for value in np.asarray(table[name]).tolist()})

@@ -142,16 +142,11 @@ def _sentence(key: tuple[str, ...], group: Sequence[Any]) -> str:
     rules = dict.fromkeys(
         _RULES.get(fault["type"], "as documented").format_map(fault.get("ctx", {})) for fault in group
     )
-    value = first["input"] if len(group) == 1 or len(first["loc"]) <= 2 else _outer(group)
+    value = min(group, key=lambda fault: len(fault["loc"]))["input"]  # of a list, not one of its parts
     expected = [part.strip("'") for rule in rules for part in rule.replace(" or ", ", ").split(", ")]
     near = difflib.get_close_matches(str(value), expected, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"{where} must be {' or '.join(rules)}; got {value!r}.{hint}"
-
-
-def _outer(group: Sequence[Any]) -> Any:
-    """The value that several kinds were tried on; the parts of a list are told one by one."""
-    return min((fault for fault in group), key=lambda fault: len(fault["loc"]))["input"]
 
 
 def _unknown_key(key: tuple[str, ...]) -> str:

@@ -87,17 +87,12 @@ def working_on(folders: Sequence[str | Path]) -> Iterator[None]:
 def plan(problems: Sequence[Problem]) -> tuple[list[Job], int]:
     """Make the folders of runs, or check those that are there; the folds to train, and how many are finished."""
     folds = [(problem, fold) for problem in problems for fold in start_run(problem).folds]
-    jobs = [
-        Job(problem.config, fold.number, searched_folders(), _to_send(problem))
-        for problem, fold in folds
-        if not fold.finished()
-    ]
+    jobs = []
+    for problem, fold in folds:
+        if not fold.finished():
+            to_send = problem.source if problem.config.data.source == GIVEN else None  # no config can open it
+            jobs.append(Job(problem.config, fold.number, searched_folders(), to_send))
     return jobs, len(folds) - len(jobs)
-
-
-def _to_send(problem: Problem) -> Source | None:
-    """The source where another process cannot open it by the config."""
-    return problem.source if problem.config.data.source == GIVEN else None
 
 
 def train_runs(
