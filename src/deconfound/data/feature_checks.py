@@ -162,19 +162,15 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _revealed(patterns: Sequence[Hashable], levels: Sequence[Any]) -> tuple[float, float]:
     """How often the usual level of a pattern is right on the other half of the rows, and how often guessing is."""
     order = np.random.default_rng(0).permutation(len(levels))
+    halves = [[row for row in half if levels[row] is not None] for half in (order[::2], order[1::2])]
     hits = guesses = total = 0
-    for learn, test in ((order[::2], order[1::2]), (order[1::2], order[::2])):
-        usual = Counter(levels[row] for row in learn if levels[row] is not None).most_common(1)
-        if not usual:
-            continue
+    for learn, test in (halves, halves[::-1]) if all(halves) else ():
+        everyone = Counter(levels[row] for row in learn)
         by_pattern: dict[Hashable, Counter[Any]] = {}
         for row in learn:
-            if levels[row] is not None:
-                by_pattern.setdefault(patterns[row], Counter())[levels[row]] += 1
+            by_pattern.setdefault(patterns[row], Counter())[levels[row]] += 1
         for row in test:
-            if levels[row] is not None:
-                seen = by_pattern.get(patterns[row])
-                total += 1
-                hits += levels[row] == (seen.most_common(1)[0][0] if seen else usual[0][0])
-                guesses += levels[row] == usual[0][0]
+            total += 1
+            hits += levels[row] == by_pattern.get(patterns[row], everyone).most_common(1)[0][0]
+            guesses += levels[row] == everyone.most_common(1)[0][0]
     return hits / max(1, total), guesses / max(1, total)

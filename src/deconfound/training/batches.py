@@ -12,13 +12,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from deconfound.methods import TrainingBatch
 from deconfound.training.augment import Key
-from deconfound.training.fold_data import FoldData, Part
+from deconfound.training.fold_data import AT_ONCE, FoldData, Part
 from deconfound.training.step import in_batches, number_of_batches, shuffled
 from deconfound.training.within import cases_of, paired_batches
 
 Batch = dict[str, Any]
-# Rows that are not trained on are read by so many, where a batch is no larger.
-LEAST_AT_ONCE = 256
 
 
 class Rows(Dataset[Batch]):
@@ -85,7 +83,7 @@ class Order(Sampler[Any]):
 def loader(data: FoldData, part: Part, seed: int | None = None) -> DataLoader[Any]:
     """Batches of a part. With a seed they are to be trained on: shuffled, and augmented where the run asks for it."""
     training = data.problem.config.training
-    size = max(training.batch_size, LEAST_AT_ONCE) if seed is None else training.batch_size
+    size = max(training.batch_size, AT_ONCE) if seed is None else training.batch_size
     pairs = None if part.stratum is None else (cases_of(part.target), part.stratum.numpy())
     keyed = seed is not None and bool(training.augment)
     return DataLoader(

@@ -37,7 +37,7 @@ need("lightning", "train")
 from lightning.fabric.plugins import CheckpointIO  # noqa: E402 - only after the check that says what to install
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
-Progress = Callable[[int, int, float], None]
+OnEpoch = Callable[[int, int, float], None]
 ADVICE = "Lower training.lr, set training.clip, or look for extreme inputs."
 
 
@@ -132,7 +132,7 @@ class KeepBestEpoch(Callback):
     The file holds the trainer's state, the history and the best weights together, so that no kill can separate them.
     """
 
-    def __init__(self, path: Path, epochs: int, patience: int | None, seconds: float, tick: Progress | None) -> None:
+    def __init__(self, path: Path, epochs: int, patience: int | None, seconds: float, tick: OnEpoch | None) -> None:
         self.path, self.epochs, self.patience, self.seconds, self.tick = path, epochs, patience, seconds, tick
         self.history: list[dict[str, float]] = []
         self.best = BestEpoch()

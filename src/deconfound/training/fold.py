@@ -29,7 +29,7 @@ from deconfound.training.batches import held_out, loader
 from deconfound.training.config import Config
 from deconfound.training.fold_data import FoldData, Part, fold_data
 from deconfound.training.losses import chance_loss, criterion
-from deconfound.training.problem import Problem
+from deconfound.training.problem import Problem, id_column
 from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
 from deconfound.training.samples import Predictions, outputs_of
 from deconfound.training.scaling import in_units
@@ -77,18 +77,18 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
     config = problem.config
     with threads(config.training.threads):
         trained = _fitted(problem, folder.number, folder.path, on_epoch)
-        data, method, kept = trained.data, trained.method, trained.kept
-        said = _outputs(method, data, data.test)
-        held = _outputs(method, data, data.validation).logits if config.training.w_scores else None
+        data, kept, history = trained.data, trained.kept, trained.kept["history"]
+        said = _outputs(trained.method, data, data.test)
+        held = _outputs(trained.method, data, data.validation).logits if config.training.w_scores else None
     logits, norm, assumed = in_units(said.logits, data.units), None, None
     if held is not None:
         norm = fit_w_scores(problem, data.validation.rows, in_units(held, data.units).numpy())
         tested = problem.table_at(data.test.rows, labels=False)
         logits, assumed = standardised(norm, logits, tested), [str(value) for value in norm.design.assumed(tested)]
-    codes = problem.codes[data.test.rows]
     run.check_data(current_fingerprint(problem))
-    measured = performance(problem.task, logits, codes)
+    measured = performance(problem.task, logits, problem.codes[data.test.rows])
     measured |= independent_performance(problem, data.test.rows, logits)
+    without_pair = [epoch["train_without_pair"] for epoch in history if "train_without_pair" in epoch]
     result = {
         "name": data.fold.name,
         "seed": config.run.seed,
@@ -96,10 +96,10 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "note": data.fold.note,
         "balance": None if (weights := problem.balance(folder.number)) is None else weights.train.to_dict(),
         "unknown_to_w_scores": assumed,
-        "batches_without_pair": _mean_of(kept["history"], "train_without_pair"),
+        "batches_without_pair": float(np.mean(without_pair)) if without_pair else None,
         "rows_without_score": int((~has_score(logits)).sum()),
         "test_rows": seed_for(data.test.rows.tolist()),
-        "epochs": len(kept["history"]),
+        "epochs": len(history),
         "best_epoch": kept["best"]["epoch"],
         "validation_loss": kept["best"]["loss"],
         "chosen": trained.chosen,
@@ -107,32 +107,26 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "metrics": {key: None if value != value else value for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
-    written = folder.write(_files(data, method, kept, logits, said.features, norm), result)
+    written = folder.write(_files(trained, logits, said.features, norm), result)
     for last in folder.path.glob(f"*{LAST}"):
         last.unlink()
     return written
 
 
-def _files(
-    data: FoldData,
-    method: Method,
-    kept: dict[str, Any],
-    logits: Tensor,
-    features: Tensor | None,
-    norm: WScores | None,
-) -> dict[str, bytes]:
+def _files(trained: Trained, logits: Tensor, features: Tensor | None, norm: WScores | None) -> dict[str, bytes]:
     """The content of every file of a finished fold but its result."""
+    data, history = trained.data, trained.kept["history"]
     scaling = {
         "inputs": data.scaler.to_dict(),
         **data.units,
         "w_scores": None if norm is None else norm.to_dict(),
     }
     saved = io.BytesIO()
-    torch.save(method.cpu().state_dict(), saved)
+    torch.save(trained.method.cpu().state_dict(), saved)
     files = {
         "design.json": json.dumps(data.design.to_dict(), indent=1, ensure_ascii=False).encode(),
         "scaling.json": json.dumps(scaling, indent=1).encode(),
-        "history.csv": csv_text({key: [row[key] for row in kept["history"]] for key in kept["history"][0]}).encode(),
+        "history.csv": csv_text({key: [row[key] for row in history] for key in history[0]}).encode(),
         PREDICTIONS: _predictions(data.problem, data.test, logits).encode(),
         CHECKPOINT: saved.getvalue(),
     }
@@ -220,7 +214,8 @@ def _outputs(method: Method, data: FoldData, part: Part) -> Predictions:
 
 def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:
     """The test rows with their labels, confounds and outputs: a table that `deconfound audit` reads by itself."""
-    task, key, person = problem.task, problem.id_column, problem.config.data.person
+    task, person = problem.task, problem.config.data.person
+    key = id_column(problem.config, problem.source)
     names = dict.fromkeys([*task.labels, *problem.confounds, *([person] if person else [])])
     known = {"row": part.rows.tolist(), key or "id": problem.id_of(part.rows)}
     known |= {name: _cells(problem.source.table[name], part.rows) for name in names if name not in known}
@@ -254,8 +249,3 @@ def _problems(trained: Trained, fold: int, outputs: Tensor) -> list[dict[str, An
         nothing_removed=trained.nothing_removed,
     )
     return [asdict(problem) for problem in found]
-
-
-def _mean_of(history: list[dict[str, float]], name: str) -> float | None:
-    found = [epoch[name] for epoch in history if name in epoch]
-    return float(np.mean(found)) if found else None

@@ -23,6 +23,7 @@ from deconfound.training.step import drawn_weights, seed_for, shuffled
 from deconfound.training.tasks import targets
 from deconfound.training.w_scores import controls_at
 
+# Rows that are read at a time where nothing is trained on them.
 AT_ONCE = 256
 NUMBERS_AT_ONCE = 2**22
 

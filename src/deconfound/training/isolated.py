@@ -93,13 +93,11 @@ def _draw(
 ) -> NDArray[np.intp]:
     """People of each label group: the best of many draws, then better by exchanges within the groups."""
 
-    def drawn() -> list[NDArray[np.intp]]:
-        return [random.permutation(people) for people in free]
-
     def inside(order: Sequence[NDArray[np.intp]]) -> NDArray[np.intp]:
         return np.concatenate([people[:count] for people, count in zip(order, share, strict=True)])
 
-    order = min((drawn() for _ in range(DRAWS)), key=lambda each: sums.tie(inside(each)))
+    draws = ([random.permutation(people) for people in free] for _ in range(DRAWS))
+    order = min(draws, key=lambda drawn: sums.tie(inside(drawn)))
     total = sums.products[inside(order)].sum(0)
     best = sums.of_sums(total)
     for _ in range(EXCHANGES):

@@ -97,14 +97,9 @@ class Problem:
         names = self.confounds + (columns_of(self.terms[1]) if labels else [])
         return {name: np.asarray(self.source.table[name])[rows] for name in dict.fromkeys(names)}
 
-    @property
-    def id_column(self) -> str | None:
-        """The column that names rows, or None."""
-        return id_column(self.config, self.source)
-
     def id_of(self, rows: RowNumbers) -> list[str]:
         """A name for each row: its id, or its number in the table."""
-        key = self.id_column
+        key = id_column(self.config, self.source)
         return [str(value) for value in (rows if key is None else np.asarray(self.source.table[key])[rows])]
 
 

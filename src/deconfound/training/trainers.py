@@ -13,13 +13,13 @@ from deconfound.errors import OptionError, need
 from deconfound.methods import Criterion, Method
 from deconfound.training.batches import held_out, loader
 from deconfound.training.config import Config
-from deconfound.training.engine import Engine, KeepBestEpoch, Progress, WholeFiles, load_checkpoint
+from deconfound.training.engine import Engine, KeepBestEpoch, OnEpoch, WholeFiles, load_checkpoint
 from deconfound.training.fold_data import FoldData
 from deconfound.training.step import seed_for
 
 
 def train_with_lightning(
-    method: Method, data: FoldData, criterion: Criterion, last: Path, tick: Progress | None
+    method: Method, data: FoldData, criterion: Criterion, last: Path, tick: OnEpoch | None
 ) -> dict[str, Any]:
     """Train to the end, from the checkpoint `last` if it is there; the history and the best epoch with its weights.
 
