@@ -151,6 +151,17 @@ def test_a_card_has_what_an_audit_knows_and_marks_the_rest():
     assert card.count("to be written by the author") >= 8
 
 
+def test_the_card_of_several_models_has_the_performance_of_each_on_every_stratum():
+    outputs, table = cohort(n=90)
+    found = audit(outputs, table, confounds=["site"], labels=["dx"], **QUICK)
+    part = found.to_card().split("## Performance by stratum")[1].split("##")[0].strip().splitlines()
+    sites = sorted(set(table["site"]))
+    assert [line.split(" (")[0] for line in part] == [
+        f"- **{model}: site = {site}" for model in outputs for site in sites
+    ]
+    assert all("rows)**: AUC 0." in line or "rows)**: AUC 1." in line for line in part)
+
+
 def test_features_that_hold_a_confound_but_do_not_use_it_are_told_from_those_that_do():
     rng = np.random.default_rng(0)
     dx, site = rng.integers(0, 2, 200), rng.integers(0, 2, 200)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from deconfound.auditing.records import by_stratum
 from deconfound.auditing.words import STATISTICS
 
 AUTHOR = "to be written by the author"
@@ -39,7 +40,10 @@ def card_fields(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             f"{item['model']}: {item['confound']} in the {item['space']}": f"{item['grade']}. {item['text']}"
             for item in data["verdicts"]
         },
-        "Performance by stratum": _strata(data),
+        "Performance by stratum": {
+            f"{row['model']}: {row['confound']} = {row['level']} ({row['n']:,} rows)": f"{_name(row)} {_interval(row)}"
+            for row in by_stratum(data["rows"])
+        },
         "Limits": {
             "Before reading": " ".join(note["text"] for note in data["notes"] if note["severity"] == "warning")
             or "no warnings",
@@ -77,16 +81,6 @@ def _notes(data: Mapping[str, Any], kind: str) -> str:
 def _performance(data: Mapping[str, Any]) -> dict[str, str]:
     rows = [row for row in data["rows"] if row["space"] in ("outputs", "baseline") and not row["confound"]]
     return {f"{row['model']}: {_name(row)}": _interval(row) for row in rows}
-
-
-def _strata(data: Mapping[str, Any]) -> dict[str, str]:
-    rows = [row for row in data["rows"] if row["space"] == "outputs" and row["confound"] and row["level"]]
-    first = rows[0]["statistic"] if rows else ""
-    return {
-        f"{row['model']}: {row['confound']} = {row['level']} ({row['n']:,} rows)": f"{_name(row)} {_interval(row)}"
-        for row in rows
-        if row["statistic"] == first
-    }
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from deconfound.auditing.figures import Figure, Value
 from deconfound.auditing.forest import Panel, forest
 from deconfound.auditing.html import asset
 from deconfound.auditing.performance_page import part_figures
+from deconfound.auditing.records import by_stratum
 from deconfound.auditing.words import STATISTICS
 from deconfound.data.files import write_bytes
 from deconfound.errors import OptionError, need
@@ -50,11 +51,9 @@ def audit_figures(data: Mapping[str, Any], shapes: Mapping[str, Any]) -> Iterato
     for space in dict.fromkeys(row["space"] for row in main):
         part = [row for row in main if row["space"] == space]
         yield _forest(part, "model", "confound", f"What is left in the {space}")
-    models = data["about"]["models"]
-    rows = [row for row in data["rows"] if row["space"] == "outputs" and row["level"] and row["model"] in models]
-    rows = [row for row in rows if row["confound"] and not row["statistic"].endswith("_difference")]
-    for confound in dict.fromkeys(row["confound"] for row in rows):
-        part = [row for row in rows if row["confound"] == confound and row["statistic"] == rows[0]["statistic"]]
+    strata = by_stratum(data["rows"])
+    for confound in dict.fromkeys(row["confound"] for row in strata):
+        part = [row for row in strata if row["confound"] == confound]
         yield _forest(part, "level", "model", f"Performance by {confound}")
     for model, parts in shapes.items():
         for part in parts:

@@ -1,6 +1,7 @@
 """The records that a report is made of: numbers, verdicts, notes and points of a figure."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -111,6 +112,13 @@ class Embedding:
     rows: tuple[int, ...]
     x: tuple[float, ...]
     y: tuple[float, ...]
+
+
+def by_stratum(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of rows as JSON holds them, the first measure of performance on each stratum of each confound."""
+    found = [row for row in rows if row["space"] == "outputs" and row["confound"] and row["level"]]
+    found = [row for row in found if not row["statistic"].endswith("_difference")]  # their level is a model
+    return [row for row in found if row["statistic"] == found[0]["statistic"]]
 
 
 def plain(record: Any) -> dict[str, Any]:
