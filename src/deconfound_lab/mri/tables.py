@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from deconfound_lab.cohort.people import GROUPS
 from deconfound_lab.harness import Table
@@ -102,22 +102,14 @@ def _by_line(
 def oracle_table(results: Results) -> Table:
     """How much of the way from the plain network to the oracle each arm goes, on independent people."""
     rows = []
-    for batch in results.batches:
-        plain, oracle = results.find(batch, PLAIN), results.find(batch, ORACLE)
-        if plain is None or oracle is None:
-            continue
-        for arm in results.present:
-            line = results.find(batch, arm)
-            if line is None or arm in (PLAIN, ORACLE):
-                continue
-            gained = line.minus(plain, lambda trial: trial.independent)
-            beyond = line.beyond_half(plain, oracle)
-            if gained is not None and beyond is not None:
-                way = 2 * (gained.mean - beyond.mean)  # of the very folds that the arm has
-                share = f"{gained.mean / way:.0%}" if way > 0 else "–"
-                rows.append(
-                    [str(batch), results.title(arm), gained.shown("+.1f", 100), share, beyond.shown("+.1f", 100)]
-                )
+    for plain, oracle, line in _beside(results, PLAIN, ORACLE):
+        gained = line.minus(plain, lambda trial: trial.independent)
+        beyond = line.beyond_half(plain, oracle)
+        if gained is not None and beyond is not None:
+            way = 2 * (gained.mean - beyond.mean)  # of the very folds that the arm has
+            share = f"{gained.mean / way:.0%}" if way > 0 else "–"
+            more = [gained.shown("+.1f", 100), share, beyond.shown("+.1f", 100)]
+            rows.append([str(line.batch), results.title(line.arm), *more])
     head = ["batch", "arm", "points more than the plain network", "share of the way", "points beyond half of the way"]
     return Table(head, rows)
 
@@ -125,20 +117,24 @@ def oracle_table(results: Results) -> Table:
 def table_three(results: Results) -> Table:
     """Ours against each other arm, paired over folds: where it is behind, the table says so."""
     rows = []
-    for batch in results.batches:
-        ours = results.find(batch, OURS)
-        for arm in results.present:
-            theirs = results.find(batch, arm)
-            if arm == OURS or ours is None or theirs is None:
-                continue
-            accuracy = ours.minus(theirs, lambda trial: trial.independent)
-            left = ours.minus(theirs, lambda trial: trial.within_mean)
-            if accuracy is not None and left is not None:
-                more = [accuracy.shown("+.1f", 100), verdict(accuracy, 1), left.shown("+.3f"), verdict(left, -1)]
-                rows.append([str(batch), results.title(arm), *more])
+    for ours, theirs in _beside(results, OURS):
+        accuracy = ours.minus(theirs, lambda trial: trial.independent)
+        left = ours.minus(theirs, lambda trial: trial.within_mean)
+        if accuracy is not None and left is not None:
+            more = [accuracy.shown("+.1f", 100), verdict(accuracy, 1), left.shown("+.3f"), verdict(left, -1)]
+            rows.append([str(theirs.batch), results.title(theirs.arm), *more])
     name = results.title(OURS) if OURS in results.arms else OURS
     measures = ["accuracy, independent: points more", "mean correlation within groups: more"]
     return Table(["batch", "against", measures[0], f"{name} is", measures[1], f"{name} is"], rows)
+
+
+def _beside(results: Results, *known: str) -> Iterator[list[Line]]:
+    """The lines of the known arms and of one other, for each other arm at each batch size that has them all."""
+    for batch in results.batches:
+        first = [line for arm in known if (line := results.find(batch, arm)) is not None]
+        for arm in results.present if len(first) == len(known) else ():
+            if arm not in known and (line := results.find(batch, arm)) is not None:
+                yield [*first, line]
 
 
 def verdict(value: Value, sign: int) -> str:
