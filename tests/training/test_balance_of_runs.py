@@ -226,7 +226,7 @@ def test_w_scores_that_cannot_be_are_refused_before_training(tmp_path):
     training = {"balance": "none", "w_scores": True}
     with pytest.raises(OptionError, match=r"fold 0: controls must be more than twice the 2 coefficients"):
         open_problem(config(tmp_path, frame=tied(30), training=training))
-    with pytest.raises(OptionError, match=r"training\.w_scores must be false for a numeric label"):
+    with pytest.raises(OptionError, match=r"^the config: training\.w_scores must be false for a numeric label"):
         open_problem(config(tmp_path, data={"label": "age"}, training=training))
 
 

@@ -127,7 +127,7 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
         faults = _new_site_faults(problem.config)
         faults += [fault for fold in problem.folds for fault in class_faults(task, codes, fold)]
         if config.training.w_scores and not faults:
-            faults += [fault for fold in problem.folds for fault in w_score_faults(problem, fold)]
+            faults += w_score_faults(problem)
         if faults:
             raise OptionError(listed_faults("the config", faults))
         for number in range(len(problem.folds)):

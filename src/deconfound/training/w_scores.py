@@ -13,7 +13,7 @@ from torch import Tensor
 
 from deconfound.errors import DeconfoundError, DeconfoundWarning
 from deconfound.methods import WScores
-from deconfound.training.splits import Fold, RowNumbers
+from deconfound.training.splits import RowNumbers
 
 if TYPE_CHECKING:
     from deconfound.training.problem import Problem
@@ -57,14 +57,16 @@ def standardised(norm: WScores, logits: Tensor, table: Mapping[str, Any]) -> Ten
     return found
 
 
-def w_score_faults(problem: Problem, fold: Fold) -> list[str]:
-    """Why the validation rows of a fold could not standardise outputs."""
+def w_score_faults(problem: Problem) -> list[str]:
+    """Why the validation rows of folds could not standardise outputs."""
     if problem.task.kind == "regression":
         return ["training.w_scores must be false for a numeric label, which has no controls; got true."]
     if problem.task.kind == "multiclass" and not problem.config.data.controls:
         return ["data.controls must be given with training.w_scores and more than two classes; got none."]
-    try:
-        fit_w_scores(problem, fold.validation, np.zeros((len(fold.validation), 1)))
-    except DeconfoundError as fault:
-        return [f"training.w_scores, fold {fold.name}: {fault}"]
-    return []
+    faults = []
+    for fold in problem.folds:
+        try:
+            fit_w_scores(problem, fold.validation, np.zeros((len(fold.validation), 1)))
+        except DeconfoundError as fault:
+            faults.append(f"training.w_scores, fold {fold.name}: {fault}")
+    return faults
