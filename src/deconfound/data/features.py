@@ -110,8 +110,10 @@ def _named(
     notes, faults = [], []
     for pattern in wanted:
         level = re.fullmatch(r"(.+)\[(.*)\]", pattern, re.DOTALL)
-        if level and pattern not in content and level.group(1) in content:
-            columns[pattern] = _levels(wanted, content, level.group(1))[pattern]
+        if level and pattern not in content and (name := level.group(1)) in content:
+            # A level that is not named is as an empty cell.
+            named = [each[len(name) + 1 : -1] for each in wanted if each.startswith(f"{name}[") and each[-1] == "]"]
+            columns[pattern] = _indicators(name, content[name], named)[pattern]
             continue
         hits = [name for name in _matching(pattern, content) if (name not in taken or name == pattern)]
         faults += _absent(pattern, content, "features") if not _matching(pattern, content) else []
@@ -147,12 +149,6 @@ def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
     shown = ", ".join(levels[:4]) + (", …" if len(levels) > 4 else "")
     note = SourceNote("coded", name, f"{name} is text with {len(levels)} levels ({shown}): one 0/1 feature for each")
     return _indicators(name, cells, levels), note
-
-
-def _levels(wanted: Sequence[str], content: Columns, name: str) -> Columns:
-    """The 0/1 columns of the levels that are named; a level that is not named is as an empty cell."""
-    named = [pattern[len(name) + 1 : -1] for pattern in wanted if pattern.startswith(f"{name}[") and pattern[-1] == "]"]
-    return _indicators(name, content[name], named)
 
 
 def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Columns:

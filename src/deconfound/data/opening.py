@@ -47,7 +47,7 @@ def open_source(
     try:
         if kind in (".npy", ".npz"):
             return open_array(path, table=table, id=id, array=array, **given)
-        if kind in TABLES and not given:
+        if not reads_files(path, given):
             return open_table(path, table=table, id=id, features=features, exclude=exclude or (), roles=roles)
         if table is not None and _are_images(path, table, given.get("path_column")):
             return open_images(path, table=table, **given)

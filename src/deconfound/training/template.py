@@ -42,14 +42,14 @@ class FirstConfig:
             "# What `deconfound fit` and `deconfound compare` train. Any key can be changed on the command:\n"
             "# deconfound fit config.yaml training.lr=0.0003 method=mdn\n"
         )
-        return "\n".join([head, *(_section(name, self._lines(name)) for name in sections())])
+        return "\n".join([head, *(_section(name, lines) for name, lines in self._sections().items())])
 
-    def _lines(self, section: str) -> Iterable[tuple[str, Any, bool]]:
-        """Keys with their value, and whether they are in force or only shown as a comment."""
+    def _sections(self) -> dict[str, list[tuple[str, Any, bool]]]:
+        """Keys of each section with their value, and whether they are in force or only shown as a comment."""
         data, task = self.data, self.task
         label: Any = list(task.labels) if len(task.labels) > 1 else task.labels[0]
         network = {1: "mlp", 2: "cnn1d", 3: "cnn2d", 4: "resnet3d"}.get(len(self.shape), "package.module:callable")
-        lines: dict[str, list[tuple[str, Any, bool]]] = {
+        return {
             "data": [
                 ("source", data.source, True),
                 ("table", data.table, data.table is not None),
@@ -97,7 +97,6 @@ class FirstConfig:
                 ("seeds", [0], True),
             ],
         }
-        return lines[section]
 
 
 def schema_text() -> str:
