@@ -286,12 +286,9 @@ class Config(Section):
 
     def identity(self) -> dict[str, Any]:
         """What decides a run's numbers beside the content of its files: not where these and the run lie."""
-        data = self.to_dict()
-        del data["compare"], data["data"]["source"], data["data"]["table"], data["network"]["weights"]
-        for key in ("folder", "checkpoint_seconds", "audit"):
-            del data["run"][key]
-        for key in ("workers", "loggers"):
-            del data["training"][key]
+        left_out: Any = {"compare": True, "data": {"source", "table"}, "network": {"weights"}}
+        left_out |= {"run": {"folder", "checkpoint_seconds", "audit"}, "training": {"workers", "loggers"}}
+        data = self.model_dump(mode="json", exclude=left_out)
         chosen = data["method"]["options"].get(self.method.name, {})
         data["method"]["options"] = {self.method.name: chosen} if chosen else {}
         return data
