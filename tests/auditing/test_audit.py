@@ -148,7 +148,10 @@ def test_rare_levels_gaps_and_number_codes_are_remarked():
     table["site"] = table["site"].astype(object)
     table["site"][10:20] = None
     table["scanner"] = np.arange(240) % 5
-    with pytest.warns(DeconfoundWarning, match=r"fewer than 10 rows: tiny \(3\)"):
+    with (
+        pytest.warns(DeconfoundWarning, match=r"fewer than 10 rows: tiny \(3\)"),
+        pytest.warns(DeconfoundWarning, match="scanner holds 5 distinct whole numbers"),
+    ):
         result = audit(outputs["clean"], table, confounds=["site", "scanner"], labels=["dx"], **QUICK)
     texts = " ".join(note.text for note in result.notes)
     assert "10 of 240 rows have no site" in texts

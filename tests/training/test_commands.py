@@ -137,6 +137,30 @@ def test_init_notices_what_matters(here):
     assert "subject" not in (config["data"].get("features") or [])
 
 
+def test_init_tells_what_real_tables_hide(here):
+    frame = tiny.cohort(60, scans=2).rename(columns={"person": "Proband"})
+    frame["Proband"] = [f"P{number // 2:03d}" for number in range(len(frame))]
+    frame["dx"] = [str(level).upper() if row % 7 == 0 else level for row, level in enumerate(frame["dx"])]
+    frame["scan date"] = [f"2020-{1 + row % 12:02d}-{1 + row % 28:02d}" for row in range(len(frame))]
+    frame["site"] = 1 + frame.index % 25
+    frame["ward"] = 1 + frame.index % 4
+    tiny.write(here, frame)
+    said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,site,ward,scan date")
+    for text in (
+        "dx has levels that differ in capitals or spaces alone, and count as different",
+        "scan date holds dates as text, and each is a level of its own",
+        "Proband has 30 of its 30 values in several rows: if it names people, give --person 'Proband'",
+        "site holds whole numbers and is called like a site: data.types reads them as names, not as amounts",
+        "site has levels with few rows: 1 (3), 10 (3)",
+        "ward holds 4 distinct whole numbers and is read as an amount.",
+        "write data.types: {ward: categorical}; if not, {ward: numeric} silences this",
+    ):
+        assert " ".join(text.split()) in " ".join(said.split()), text
+    assert yaml.safe_load((here / "config.yaml").read_text())["data"]["types"] == {"site": "categorical"}
+    asked = ask("init", "table.csv", "--label", "dx", "--confounds", "age", "--person", "Proband", "--force")
+    assert "if it names people" not in asked
+
+
 @pytest.mark.parametrize(
     ("label", "task"), [("amount", "regression"), ("stage", "multiclass"), ("dx,sex", "multilabel")]
 )

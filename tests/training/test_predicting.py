@@ -115,6 +115,7 @@ def test_images_are_read_from_beside_the_table(tmp_path):
             "data.features must be columns of the table; got 'f3', which it lacks",
         ),
         (lambda frame: frame.assign(site="Z"), "column 'site' must hold levels seen in fit"),
+        (lambda frame: frame.assign(site="Z"), r"or pass unseen='mean' \(--unseen mean\) to treat them as"),
         (
             lambda frame: frame.assign(age=None),
             "Leave these rows out, or train with design.missing: mean to treat them",

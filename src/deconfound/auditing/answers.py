@@ -17,6 +17,8 @@ from deconfound.metrics.columns import Column, category_codes, column
 
 # Texts that are more different numbers than this are numbers with typing errors, no class names.
 MOST_CODES = 20
+# Many texts of which most have fewer rows than this are names of rows, no class names.
+ROWS_OF_A_CLASS = 5
 # Squares and products of larger outputs are not numbers.
 LARGEST = 1e75
 Score = tuple[str, Tensor, Tensor]
@@ -107,6 +109,11 @@ def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> N
         )
     named = column(what, array.ravel().tolist(), "categorical")
     levels = sorted_levels(labels[0].levels) if len(labels) == 1 else ()
+    if len(named.levels) > max(MOST_CODES, len(levels), len(array) // ROWS_OF_A_CLASS):
+        raise TableError(
+            f"{what} must be numbers, or one column of class names; got {len(named.levels):,} different texts, such as "
+            f"{named.levels[0]!r}. Choose other columns."
+        )
     classes = levels if set(named.levels) <= set(levels) else named.levels
     codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
     return np.eye(len(classes))[codes]

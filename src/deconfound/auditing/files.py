@@ -22,6 +22,12 @@ ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "s
 # Families of columns that hold outputs; of several in one file the first says most.
 FAMILIES = ("logit", "score", "prob", "prediction", "output", "y_hat", "yhat", "pred")
 
+# Their words as they are written.
+_WORDS = (
+    *("logit", "logits", "score", "scores", "prob", "probs", "proba", "probas", "probability", "probabilities"),
+    *("prediction", "predictions", "output", "outputs", "y_hat", "yhat", "pred", "preds", "predicted"),
+)
+
 
 @dataclass(frozen=True)
 class Content:
@@ -74,7 +80,7 @@ def output_columns(columns: Columns, skip: set[str]) -> list[str]:
 
     `score_sd_…` (the spread over models) is no output, and `predicted_…` (the class) only where nothing else is.
     """
-    named = [name for name in columns if name.lower().startswith(FAMILIES) and name not in skip]
+    named = [name for name in columns if _called_like_outputs(name) and name not in skip]
     named = [name for name in named if not re.match(r"[a-z]+_sd(_|$)", name.lower())]
     scores = [name for name in named if not name.lower().startswith("predicted")]
     numeric = [name for name in scores if columns[name].dtype.kind in "fiu"]
@@ -84,10 +90,25 @@ def output_columns(columns: Columns, skip: set[str]) -> list[str]:
     return scores or named
 
 
+def _called_like_outputs(name: str) -> bool:
+    """Whether a name begins with the word of a family: `prob_AD` and `scoreAD` do, `Proband` and `problems` do not."""
+    for word in _WORDS:
+        begin, after = name[: len(word)], name[len(word) : len(word) + 1]
+        if begin.lower() == word and (not after.isalpha() or (begin[-1].islower() and after.isupper())):
+            return True
+    return False
+
+
 def class_order(outputs: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:
     """The class of each output column where their names end in the classes of a label, such as `score_AD`; else ()."""
-    order = tuple(name.partition("_")[2] for name in outputs)
+    order = tuple(_class_at_end(name, levels) for name in outputs)
     return order if len(order) > 1 and sorted(order) == sorted(levels) else ()
+
+
+def _class_at_end(name: str, levels: Sequence[str]) -> str:
+    """The level after the word of outputs, or the longest level after the last separators; "" where there is none."""
+    ends = [level for level in levels if name.endswith(level) and not name[: -len(level)][-1:].isalnum()]
+    return name.partition("_")[2] if name.partition("_")[2] in levels else max(ends, key=len, default="")
 
 
 def positive_level(columns: Columns, outputs: Sequence[str], label: str) -> str | None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from deconfound.auditing.answers import LARGEST, numbers_of
 from deconfound.auditing.records import Note
+from deconfound.auditing.table_checks import SITES, alike_levels, alike_sentence, codes_in, repeated_people
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
 from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
-from deconfound.metrics.columns import Column, category_codes, column, looks_like_codes
+from deconfound.metrics.columns import Column, category_codes, column
 from deconfound.metrics.conditional import SMALLEST_GROUP
 
 # Names of the level that a score counts down from, whatever the alphabet says.
@@ -70,11 +71,24 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         if item.kind == "numeric" and (largest := float(item.values.abs().nan_to_num().max())) > LARGEST:
             raise TableError(f"column {item.name!r} must lie within ±{LARGEST:g}; got {largest:g}. Rescale it.")
     notes = [
-        Note("codes", "note", name, f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
-             f"codes, pass types={{{name!r}: 'categorical'}}.")
+        Note("codes", "warning" if name.lower() in SITES else "note", name,
+             f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
+             f"codes, pass types={{{name!r}: 'categorical'}} (--type '{name}=categorical').")
         for name in roles.confounds
-        if name not in types and (count := looks_like_codes(columns[name]))
+        if name not in types and (count := codes_in(name, columns[name]))
     ]  # fmt: skip
+    notes += [
+        Note("alike levels", "warning", "" if item in labels else item.name, f"{alike_sentence(item.name, groups)}.")
+        for item in [*labels, *confounds]
+        if (groups := alike_levels(item.levels))
+    ]
+    if roles.person is None and (name := repeated_people(table)) is not None:
+        people, rows_in_all = len(set(np.asarray(table[name]).tolist())), len(columns[roles.confounds[0]])
+        text = (
+            f"{name} names {people:,} people in {rows_in_all:,} rows, which are taken as independent: p-values come "
+            f"out too small and intervals too narrow. Pass person={name!r} (--person '{name}')."
+        )
+        notes.append(Note("repeated people", "warning", "", text))
     n = len(columns[roles.confounds[0]])
     present = torch.ones(n, dtype=torch.bool)
     for label in labels:

@@ -25,6 +25,7 @@ from deconfound.auditing.files import (
 )
 from deconfound.auditing.main import audit
 from deconfound.auditing.result import Audit
+from deconfound.auditing.table_checks import repeated_people
 from deconfound.design.table import absent
 from deconfound.errors import OptionError, TableError
 from deconfound.metrics.columns import column
@@ -80,7 +81,8 @@ def audit_files(
         if twice:
             raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
         arrays |= {model: values[order] for model, values in found.items()}
-    columns = _columns(base, roles, matched_rows(first, base, key), first)
+    people_of = repeated_people(base.columns) if person is None else None
+    columns = _columns(base, [*roles, *([people_of] if people_of else [])], matched_rows(first, base, key), first)
     hidden = None if features is None else _features(read_file(Path(features), text), first, key, skip, list(arrays))
     order_of_classes, high = _said_by_names(chosen, first, columns, labels)
     return audit(

@@ -150,12 +150,15 @@ def _people_note(left: Left, confound: str, notes: list[Note]) -> None:
     """Say how many rows a permutation can move, where it is not all of them; once for each confound."""
     main = left.estimates[0]
     noted = any(note.kind in {"people", *NO_ANSWER} and note.confound == confound for note in notes)
-    if main.movable < 0 or main.movable == main.n or noted:
+    if main.movable < 0 or noted:
         return
     if main.movable == 0:
         text = f"No permutation gives any row another {confound}, given the label and the person: there is no test."
         notes.append(Note("nothing to permute", "warning", confound, text))
-    else:
+    elif main.value != main.value:
+        text = f"{confound} differs in one row at most wherever rows are compared: that is too little to measure."
+        notes.append(Note("nothing to permute", "warning", confound, text))
+    elif main.movable < main.n:
         text = f"Permutations can give {main.movable:,} of {main.n:,} rows another {confound}; the others stay."
         notes.append(Note("people", "note", confound, text))
 

@@ -80,15 +80,25 @@ def _main(
     units: Tensor | None,
 ) -> tuple[Estimate, Draws]:
     """The number that decides, with what its difference to another model is made of."""
-    statistic = main_statistic(labels)
+    statistic, stuck = main_statistic(labels), False
     if statistic == "residual_dcor_sqr":
         draws = residual_draws(pooled, encoded, labels, units, resampling)
     else:
         cells = given.folds * (int(given.groups.max()) + 1) + given.groups if labels else given.folds
         draws = dcor_draws(given.outputs, encoded, cells, units, resampling)
-    if not draws.movable:  # the confound does not vary where it is compared: a zero would be no measurement
-        return Estimate(statistic, float("nan"), draws.n, movable=0), replace(draws, replicates=torch.zeros(0))
+        stuck = _one_odd_row(given.confound.values, cells)
+    if not draws.movable or stuck:  # the confound does not vary where it is compared: a zero would be no measurement
+        nothing = Estimate(statistic, float("nan"), draws.n, movable=draws.movable)
+        return nothing, replace(draws, replicates=torch.zeros(0))
     return draws.estimate(statistic), draws
+
+
+def _one_odd_row(values: Tensor, cells: Tensor) -> bool:
+    """Whether every cell has at most one row that differs from all others: its bias-corrected dcor² is always zero."""
+    return all(
+        len(part) - int(torch.unique(part, return_counts=True)[1].max()) < 2
+        for part in (values[cells == cell] for cell in torch.unique(cells))
+    )
 
 
 def main_statistic(labels: Sequence[Column]) -> str:

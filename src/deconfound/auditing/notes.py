@@ -56,6 +56,7 @@ def _tie(confound: Column, label: Column) -> list[Note]:
     found = association(confound, label)
     name, value = confound.name, found.value
     measure = found.statistic.replace("abs_", "|").replace("_", " ") + ("|" if "abs" in found.statistic else "")
+    measure = measure.replace("cramers v", "Cramér's V")
     if value >= SAME_AS_LABEL:
         text = (
             f"{name} and {label.name} are nearly the same ({measure} = {value:.2f}): whether a model uses one or the "

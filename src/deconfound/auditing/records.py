@@ -12,6 +12,8 @@ NoteKind = Literal[
     "missing",
     "sampled",
     "few people",
+    "repeated people",
+    "alike levels",
     "small groups",
     "one class",
     "rare levels",

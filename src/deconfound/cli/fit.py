@@ -70,7 +70,7 @@ def fit(
         view.add_row(name.replace("_", " "), number(item["mean"]), number(item["sd"]))
     console.print(view)
     for problem in (problem for fold in found.results["folds"] for problem in fold["problems"]):
-        console.print(f"fold {problem['fold']}: {problem['text']}", style="yellow", highlight=False, markup=False)
+        console.print(problem["text"], style="yellow", highlight=False, markup=False)
     if found.audit is not None:
         show_verdicts(console, found.audit)
     console.print(f"wrote {', '.join(map(str, found.files))}", highlight=False, markup=False, soft_wrap=True)

@@ -25,8 +25,6 @@ from deconfound.training.terms import columns_of, read_terms
 if TYPE_CHECKING:
     from deconfound.training.config import Config
 
-# Names by which a confound that says where a sample comes from is recognised.
-SITES = ("site", "scanner", "center", "centre", "source")
 # Kinds of splits that read a column.
 BY_COLUMN = ("leave-one-out", "column")
 RENAMED_OPTIONS = {"settle": "refit"}

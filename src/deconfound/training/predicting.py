@@ -239,13 +239,18 @@ def _fold_scores(
     return scores_of(task, whole), told
 
 
+# How the options of a design are set where a run predicts.
+_WAYS = {"missing": "train with design.missing: mean", "unseen": "pass unseen='mean' (--unseen mean)"}
+
+
 @contextmanager
 def _worded() -> Iterator[None]:
-    """Faults of a table in the words of a config."""
+    """Faults of a table in the words of a config and of the command."""
     try:
         yield
     except TableError as error:
-        raise TableError(error.worded("train with design.{option}: mean")) from error
+        faults = [fault.worded(_WAYS.get(fault.option or "", "")) for fault in error.faults]
+        raise TableError("\n".join(faults) or str(error)) from error
 
 
 def restored(config: Config, fold: FoldFolder, design: Design, shape: tuple[int, ...], task: Task) -> Method:

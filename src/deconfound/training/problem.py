@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from deconfound.auditing.table_checks import SITES
 from deconfound.data import Source
 from deconfound.design import Design
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
 from deconfound.methods import method
 from deconfound.training.balancing import FoldBalance, balance_fold
-from deconfound.training.checks import SITES, class_faults, column_faults, listed_faults, open_data, setting_faults
+from deconfound.training.checks import class_faults, column_faults, listed_faults, open_data, setting_faults
 from deconfound.training.config import Config
 from deconfound.training.isolated import isolated_test_rows
 from deconfound.training.losses import criterion

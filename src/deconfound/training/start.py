@@ -14,24 +14,31 @@ import torch
 from numpy.typing import NDArray
 
 from deconfound.auditing.baselines import confounds_alone
+from deconfound.auditing.table_checks import SITES, codes_in, repeated_people
 from deconfound.data import IDENTIFIERS, FileSource, Source, suspicious_features
-from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
 from deconfound.design import Balance, Design
 from deconfound.design.balance_report import WEAK_TIE
 from deconfound.design.table import absent, is_missing
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
 from deconfound.metrics import auc, r_squared
-from deconfound.metrics.columns import Column, column
-from deconfound.training.checks import SITES, first_non_numeric_row, number_faults, role_faults
+from deconfound.metrics.columns import Column, column, level_text
+from deconfound.training.checks import number_faults, role_faults
 from deconfound.training.config import DataOptions
+from deconfound.training.odd_cells import (
+    almost_numeric,
+    counted,
+    dates,
+    levels_written_differently,
+    maybe_people,
+    rows_in_words,
+    words_for_nothing,
+)
 from deconfound.training.sources import open_source, skipping_bad_scans
 from deconfound.training.splits import person_codes
 from deconfound.training.tasks import Task, read_task
 from deconfound.training.template import FOLDS, FirstConfig, schema_text
 from deconfound.training.terms import columns_of, read_terms
 
-# Identifiers that may name several rows of one person.
-PEOPLE = tuple(name for name in IDENTIFIERS if name not in ("id", "scan_id", "session_id"))
 FEW_ROWS = 10
 
 
@@ -89,27 +96,38 @@ def start_config(
     if faults:
         raise TableError("\n".join(faults))
     task, codes = read_task(opened.table, labels, "auto", {}, None)
-    person = person or _repeating(opened.table)
+    person = person or repeated_people(opened.table)
     missing = {name: int(sum(map(is_missing, np.asarray(opened.table[name]).tolist()))) for name in columns}
     usable = ~np.isnan(codes).any(axis=1)
     rows = {name: np.asarray(opened.table[name])[usable] for name in [*columns, *labels]}
-    rare = _rare_levels(rows, columns, FOLDS)
+    codes_of_sites = [name for name in dict.fromkeys(columns) if name.lower() in SITES and codes_in(name, rows[name])]
+    types = {**dict.fromkeys(labels if task.kind == "multiclass" else [], "categorical")}
+    types |= dict.fromkeys(codes_of_sites, "categorical")
+    data = data.model_copy(update={"types": dict.fromkeys(codes_of_sites, "categorical")})
+    rare = _rare_levels(rows, columns, FOLDS, codes_of_sites)
     empty, about_features = _features(opened)
     noticed = [
         f"{len(opened):,} rows, samples of shape {tuple(opened.shape)}",
         *_labels(task, codes),
         *(_people(opened.table, person) if person else []),
         *(
-            f"{name} is missing in {_rows(count)}: the mean of the training rows is used"
+            f"{name} is missing in {rows_in_words(count)}: the mean of the training rows is used"
             for name, count in missing.items()
             if count
         ),
         *about_features,
         *(note.text for note in suspicious_features(opened, labels, columns, person)),
-        *_almost_numeric(opened, {*labels, *columns, *IDENTIFIERS, person, id}),
-        *_diagnosis(terms, labels, rows, task, any(missing.values())),
-        *_confounds_alone(opened.table, columns, task, codes, person),
-        *_words_for_nothing(rows),
+        *almost_numeric(opened, {*labels, *columns, *IDENTIFIERS, person, id}),
+        *(
+            f"{name} holds whole numbers and is called like a site: data.types reads them as names, not as amounts"
+            for name in codes_of_sites
+        ),
+        *_diagnosis(terms, labels, rows, types, any(missing.values())),
+        *_confounds_alone(opened.table, columns, task, codes, person, types),
+        *words_for_nothing(rows),
+        *levels_written_differently(rows),
+        *dates(rows, columns),
+        *([] if person else maybe_people(opened, {*labels, *columns, id})),
         *rare,
     ]
     site = next((name for name in columns if name.lower() in SITES), None)
@@ -134,7 +152,7 @@ def _labels(task: Task, codes: Any) -> list[str]:
     for number, label in enumerate(task.labels):
         values = codes[:, number]
         if gone := int(np.isnan(values).sum()):
-            lines.append(f"{label} is missing in {_rows(gone)}: left out")
+            lines.append(f"{label} is missing in {rows_in_words(gone)}: left out")
         if task.kind == "regression":
             lines.append(f"{label} is numeric, {np.nanmin(values):g} to {np.nanmax(values):g}: a regression")
             continue
@@ -145,16 +163,6 @@ def _labels(task: Task, codes: Any) -> list[str]:
         if min(counts) < 0.1 * sum(counts):
             lines.append(f"{label} is unbalanced: read the AUC, and consider training.loss: focal")
     return lines
-
-
-def _repeating(table: Mapping[str, Any]) -> str | None:
-    """A column that is called like a person's name and holds values more than once."""
-    for name in table:
-        if name.lower() in PEOPLE:
-            cells = np.asarray(table[name]).tolist()
-            if len(set(cells)) < len(cells) and not any(map(is_missing, cells)):
-                return name
-    return None
 
 
 def _people(table: Mapping[str, Any], person: str) -> list[str]:
@@ -175,34 +183,48 @@ def _features(source: Source) -> tuple[bool, list[str]]:
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # an empty column has no spread
         constant = [name for name, spread in zip(names, np.nanstd(values, axis=0), strict=True) if not spread > 0]
     if constant:
-        lines.append(f"{_counted(len(constant), 'feature does', 'features do')} not vary: {', '.join(constant[:4])}")
+        lines.append(f"{counted(len(constant), 'feature does', 'features do')} not vary: {', '.join(constant[:4])}")
     cells = np.isnan(values).sum(0)
     if cells.any():
-        who = _counted(int((cells > 0).sum()), "feature has", "features have")
+        who = counted(int((cells > 0).sum()), "feature has", "features have")
         lines.append(f"{who} empty cells ({int(cells.sum())}): the mean of the training rows is used")
     return bool(cells.any()), lines
 
 
-def _diagnosis(terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any], task: Task, fill: bool) -> list[str]:
+def _diagnosis(
+    terms: Sequence[Any], labels: Sequence[str], rows: dict[str, Any], types: dict[str, Any], fill: bool
+) -> list[str]:
     """What confounds and labels share: from the design itself."""
-    types: dict[str, Any] = dict.fromkeys(labels, "categorical") if task.kind == "multiclass" else {}
     with warnings.catch_warnings(action="ignore", category=DeconfoundWarning):  # `design.notes` are the same
         try:
             design = Design(terms, list(labels), types=types, missing="mean" if fill else "error").fit(rows)
         except DeconfoundError as fault:
             raise TableError(str(fault)) from fault
     # Small levels of labels and of names are told by `_labels` and `_rare_levels`.
-    known = {name for name in rows if name in labels or rows[name].dtype.kind not in "fiub"}
+    known = {name for name in rows if name in labels or name in types or rows[name].dtype.kind not in "fiub"}
     found = design.diagnose(rows)
     return [
-        note.text
+        _codes_sentence(note.columns[0], rows) if note.kind == "codes" else note.text
         for note in (*design.notes, *found.notes)
         if not (note.kind == "small level" and known.intersection(note.columns))
     ] + _balance(found.balance)
 
 
+def _codes_sentence(name: str, rows: dict[str, Any]) -> str:
+    """The note of a design about whole numbers, with the keys of a config."""
+    return (
+        f"{name} holds {codes_in(name, rows[name])} distinct whole numbers and is read as an amount. If they are codes "
+        f"(sites, scanners), write data.types: {{{name}: categorical}}; if not, {{{name}: numeric}} silences this"
+    )
+
+
 def _confounds_alone(
-    table: Mapping[str, Any], columns: Sequence[str], task: Task, codes: NDArray[np.float64], person: str | None
+    table: Mapping[str, Any],
+    columns: Sequence[str],
+    task: Task,
+    codes: NDArray[np.float64],
+    person: str | None,
+    types: Mapping[str, Any],
 ) -> list[str]:
     """How well the confounds predict each label on rows that they were not fitted to."""
     lines = []
@@ -210,7 +232,10 @@ def _confounds_alone(
         rows = np.flatnonzero(~np.isnan(codes[:, place]))
         target = torch.from_numpy(codes[rows, place])
         units = torch.from_numpy(person_codes(table, person, len(codes))[rows])
-        confounds = [column(confound, np.asarray(table[confound])[rows]) for confound in dict.fromkeys(columns)]
+        confounds = [
+            column(confound, np.asarray(table[confound])[rows], types.get(confound))
+            for confound in dict.fromkeys(columns)
+        ]
         classes = 0 if task.kind == "regression" else len(task.levels[place])
         kind: Any = {0: "numeric", 2: "binary"}.get(classes, "categorical")
         levels = tuple(map(str, range(classes)))
@@ -243,13 +268,13 @@ def _balance(found: Any) -> list[str]:
     return lines
 
 
-def _rare_levels(rows: dict[str, Any], columns: Sequence[str], folds: int) -> list[str]:
+def _rare_levels(rows: dict[str, Any], columns: Sequence[str], folds: int, codes: Sequence[str]) -> list[str]:
     """Confounds with levels so rare that a fold may be trained without them."""
     lines = []
     for name in dict.fromkeys(columns):
-        if rows[name].dtype.kind in "fiub":
+        if rows[name].dtype.kind in "fiub" and name not in codes:
             continue
-        counts = Counter(str(value) for value in rows[name].tolist() if not is_missing(value))
+        counts = Counter(level_text(value) for value in rows[name].tolist() if not is_missing(value))
         rare = [f"{level} ({count})" for level, count in sorted(counts.items()) if count < FEW_ROWS]
         shown = ", ".join(rare[:6]) + (f" and {len(rare) - 6} more" if len(rare) > 6 else "")
         if any(count < folds for count in counts.values()):
@@ -260,37 +285,3 @@ def _rare_levels(rows: dict[str, Any], columns: Sequence[str], folds: int) -> li
         elif rare:
             lines.append(f"{name} has levels with few rows: {shown}")
     return lines
-
-
-def _words_for_nothing(rows: dict[str, Any]) -> list[str]:
-    """Levels that are called as packages call an empty cell."""
-    lines = []
-    for name, values in rows.items():
-        counts = Counter(value for value in values.tolist() if isinstance(value, str))
-        lines += [
-            f"{name} has the level {level!r} ({_rows(count)}): if it means that nothing is known, empty these cells"
-            for level, count in counts.items()
-            if level.lower() in EMPTY_AMONG_NUMBERS
-        ]
-    return lines
-
-
-def _almost_numeric(source: Source, roles: set[Any]) -> list[str]:
-    """Columns that would be features but for a cell."""
-    lines = []
-    for name in source.table:
-        row = None if name in roles else first_non_numeric_row(np.asarray(source.table[name]))
-        if row is not None:
-            cell = np.asarray(source.table[name])[row]
-            lines.append(
-                f"{name} is no feature, for it holds {cell!r} in row {row} among numbers: fix or empty the cell"
-            )
-    return lines
-
-
-def _rows(count: int) -> str:
-    return _counted(count, "row", "rows")
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count:,} {one if count == 1 else several}"

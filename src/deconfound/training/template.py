@@ -57,6 +57,7 @@ class FirstConfig:
                 ("id", data.id or "participant_id", data.id is not None),
                 ("label", label, True),
                 ("positive", task.levels[0][1] if task.kind == "binary" else None, task.kind == "binary"),
+                ("types", data.types, bool(data.types)),
                 ("person", self.person, True),
                 ("missing_features", "mean" if self.missing_features else "error", True),
                 ("features", ["thickness_*"] if len(self.shape) == 1 else None, False),
