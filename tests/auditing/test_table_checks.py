@@ -108,6 +108,13 @@ def test_the_order_of_classes_is_read_whatever_stands_before_them(form):
     assert class_order(["scoreAD", "scoreCN"], ["D", "N"]) == ()
 
 
+def test_a_tie_is_measured_in_the_words_of_statistics():
+    outputs, table = cohort()
+    table["site"] = np.where(table["dx"] == "patient", "A", "B")
+    with pytest.warns(DeconfoundWarning, match=r"site and dx are nearly the same \(Cramér's V = 1\.00\)"):
+        audit(outputs["clean"], table, confounds=["site"], labels=["dx"], **QUICK)
+
+
 def test_dates_are_known_by_their_writing():
     assert holds_dates(np.array(["2020-01-31", None, "2020-02-01T10:00"], object))
     assert holds_dates(np.array(["31.1.2020", "1/2/20"][:1], object))

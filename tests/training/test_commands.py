@@ -54,6 +54,8 @@ def test_from_a_table_to_predictions(here):
 
     said = ask("fit", "config.yaml", *SHORT)
     assert "pmdn · 2 folds" in said
+    assert "fold 0, seed 0: the best of 3 epochs" in said
+    assert "fold 0: fold 0" not in said
     assert "wrote runs/run/results.json, runs/run/audit.html" in said
     assert "What is left" in said
     assert (here / "runs/run/audit.html").exists()
