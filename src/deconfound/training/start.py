@@ -100,10 +100,11 @@ def start_config(
     missing = {name: int(sum(map(is_missing, np.asarray(opened.table[name]).tolist()))) for name in columns}
     usable = ~np.isnan(codes).any(axis=1)
     rows = {name: np.asarray(opened.table[name])[usable] for name in [*columns, *labels]}
-    codes_of_sites = [name for name in dict.fromkeys(columns) if name.lower() in SITES and codes_in(name, rows[name])]
-    types = {**dict.fromkeys(labels if task.kind == "multiclass" else [], "categorical")}
-    types |= dict.fromkeys(codes_of_sites, "categorical")
+    # A term such as spline(site) says that the numbers are amounts.
+    plain = [name for name in dict.fromkeys(columns) if name in confounds]
+    codes_of_sites = [name for name in plain if name.lower() in SITES and codes_in(name, rows[name])]
     data = data.model_copy(update={"types": dict.fromkeys(codes_of_sites, "categorical")})
+    types = dict.fromkeys([*(labels if task.kind == "multiclass" else []), *codes_of_sites], "categorical")
     rare = _rare_levels(rows, columns, FOLDS, codes_of_sites)
     empty, about_features = _features(opened)
     noticed = [
