@@ -11,13 +11,14 @@ from typing import Any
 
 from deconfound.data import Source, only_one
 from deconfound.errors import RunError
-from deconfound.networks.packages import searched_folders
+from deconfound.networks.packages import is_own, searched_folders
 from deconfound.training.checks import named_columns, open_data, roles
 from deconfound.training.config import Config
 from deconfound.training.dry_run import dry_run
 from deconfound.training.fold import follower
 from deconfound.training.problem import Problem, open_problem
-from deconfound.training.run_folder import start_run
+from deconfound.training.resuming import start_run
+from deconfound.training.run_folder import LAST, RESULT
 from deconfound.training.sources import GIVEN, given_source
 from deconfound.training.workers import Cluster, Job, JobResult, end_with_parent, execute, keep_open
 
@@ -130,5 +131,15 @@ def raise_if_failed(failed: Sequence[JobResult], folder: str | Path) -> None:
         assert first.error is not None
         raise RunError(
             f"every fold of {folder} must be finished; got {len(failed)} that failed, first {first.job.name}: "
-            f"{first.error.rstrip('.')}. The others are kept: fix this and give the same command again."
+            f"{first.error.rstrip('.')}. {_advice(first.job.config.network.name, Path(folder))}"
         ) from RuntimeError(first.details)  # --debug shows it
+
+
+def _advice(network: str, folder: Path) -> str:
+    """What to do after a fold failed; a run does not mix folds of two versions of the user's network."""
+    if is_own(network) and any(file for name in (RESULT, f"*{LAST}") for file in folder.rglob(name)):
+        return (
+            f"The others are kept. If you fix this in the file of {network!r}, with which they were trained, set "
+            "run.folder to another folder; otherwise fix it and give the same command again."
+        )
+    return "The others are kept: fix this and give the same command again."

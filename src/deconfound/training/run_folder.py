@@ -14,21 +14,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from deconfound.data.files import sweep, write_bytes, write_json, write_text
+from deconfound.data.files import write_bytes, write_json
 from deconfound.errors import OptionError, RunError, need
-from deconfound.networks.packages import module_folder, source_digest
-from deconfound.networks.pretrained import weights_digest
 from deconfound.training.config import Config
 from deconfound.training.config_file import read_config
-from deconfound.training.origin import provenance
-
-if TYPE_CHECKING:
-    from deconfound.training.problem import Problem
 
 FORMAT, VERSION = "deconfound-run", 2
 ABOUT, RESULT, RESULTS, CONFIG = "run.json", "result.json", "results.json", "config.yaml"
@@ -46,6 +40,10 @@ class FoldFolder:
     def finished(self) -> bool:
         """Whether the fold has a result: it is the last file that is written."""
         return (self.path / RESULT).exists()
+
+    def begun(self) -> bool:
+        """Whether the fold has a result, or a checkpoint to go on from."""
+        return self.finished() or any(self.path.glob(f"*{LAST}"))
 
     def result(self) -> dict[str, Any]:
         """The result, after a check that it is this fold's of this run."""
@@ -133,44 +131,6 @@ class RunFolder:
             )
 
 
-def start_run(problem: Problem) -> RunFolder:
-    """Make the run's folder, or check that the one there belongs to this config and these data."""
-    config, folder = problem.config, Path(problem.config.run.folder)
-    sweep(folder)
-    identity, source = config.identity(), source_digest(config.network.name)
-    weights = weights_digest(config.network.name, config.network.weights)
-    if (folder / ABOUT).exists():
-        run = open_run(folder)
-        _check_same(folder, run.about["identity"], identity, "config")
-        _check_same(folder, run.about["network_source"], source, "source code of the network")
-        _check_same(folder, run.about["network_weights"], weights, "file of the network's weights")
-        run.check_data(problem.source.fingerprint)
-    else:
-        if folder.exists() and any(item.name != ".lock" for item in folder.iterdir()):
-            raise RunError(
-                f"{folder} must be empty or hold a run; got a folder with other files. Set run.folder to another one."
-            )
-        about = {
-            "format": FORMAT,
-            "version": VERSION,
-            "identity": identity,
-            "config": config.to_dict(),
-            "network_source": source,
-            "network_weights": weights,
-            "network_folder": module_folder(config.network.name),
-            "task": problem.task.to_dict(),
-            "shape": list(problem.source.shape),
-            "inputs": list(getattr(problem.source, "names", ())),
-            "folds": [fold.name for fold in problem.folds],
-            "provenance": provenance(config.run.seed, problem.source.fingerprint),
-        }
-        write_json(folder / ABOUT, signed(about))
-        run = RunFolder(folder, about, config)
-    if not (folder / CONFIG).exists():
-        write_text(folder / CONFIG, _config_text(run.about["config"]))
-    return run
-
-
 def open_run(folder: str | Path) -> RunFolder:
     """The run that lies in a folder; nothing but its files is read, and no code that they name."""
     folder = Path(folder)
@@ -186,7 +146,7 @@ def open_run(folder: str | Path) -> RunFolder:
     except OptionError as error:
         raise RunError(f"{folder / ABOUT} must hold a config of this version; got {error}") from error
     written = folder / CONFIG
-    if written.exists() and written.read_bytes() != _config_text(about["config"]).encode():
+    if written.exists() and written.read_bytes() != config_text(about["config"]).encode():
         raise RunError(
             f"{written} must be as the run wrote it; got other content. It is a copy that nothing reads: delete it to "
             "have it made again by fit, and change your own config instead."
@@ -265,23 +225,7 @@ def _check_test_rows(folder: Path, results: Sequence[Mapping[str, Any]]) -> None
             )
 
 
-def _config_text(config: Mapping[str, Any]) -> str:
+def config_text(config: Mapping[str, Any]) -> str:
+    """The config of a run as YAML."""
     text: str = need("yaml", "train").safe_dump(dict(config), sort_keys=False, allow_unicode=True)
     return text
-
-
-def _check_same(folder: Path, old: Any, new: Any, what: str) -> None:
-    differences = _differences(old, new, "")
-    if differences:
-        listed = "; ".join(f"{key}: {a!r} then, {b!r} now".lstrip(": ") for key, a, b in differences)
-        raise RunError(
-            f"the {what} of {folder} must be the one it was started with; got {listed}. Set run.folder to another "
-            "folder, or delete this one."
-        )
-
-
-def _differences(old: Any, new: Any, where: str) -> list[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        return [item for key in keys for item in _differences(old.get(key), new.get(key), f"{where}.{key}".lstrip("."))]
-    return [] if old == new else [(where, old, new)]
