@@ -25,11 +25,11 @@ class Value:
         """Whether there is no interval."""
         return self.low == self.high
 
-    def share(self) -> Value:
-        """The same where only 0 to 1 is possible: Student's interval of few folds knows no bounds.
+    def within_bounds(self) -> Value:
+        """The same for a share, which lies from 0 to 1: Student's interval of few folds knows no bounds.
 
         Example:
-            >>> Value(0.6, -0.2, 1.4).share()
+            >>> Value(0.6, -0.2, 1.4).within_bounds()
             Value(mean=0.6, low=0.0, high=1.0)
         """
         return replace(self, low=max(self.low, 0.0), high=min(self.high, 1.0))

@@ -57,7 +57,7 @@ def table_two(results: Results) -> Table:
 
     def cells(line: Line) -> list[str]:
         left = [line.marginal(name).shown(".3f") for name in CONFOUND_TITLES]
-        return [*left, line.accuracy.share().shown(".1%"), str(len(line.trials))]
+        return [*left, line.accuracy.within_bounds().shown(".1%"), str(len(line.trials))]
 
     truth = [f"{results.truth[name]:.3f}" for name in CONFOUND_TITLES]
     last = ["true labels; best possible", *truth, f"{results.ceiling_with_confounds:.1%}", ""]
@@ -72,7 +72,7 @@ def footing_table(results: Results) -> Table:
             lines = [results.find(batch, arm, judged) for judged in ("as trained", "refitted")]
             if any(lines):
                 left = [line.within_mean.shown(".3f") if line else "–" for line in lines]
-                free = [line.independent.share().shown(".1%") if line else "–" for line in lines]
+                free = [line.independent.within_bounds().shown(".1%") if line else "–" for line in lines]
                 rows.append([str(batch), results.title(arm), *left, *free])
     chance, best = f"{results.mean_chance:.3f}", f"{results.ceiling:.1%}"
     rows.append(["", "random scores; best possible", chance, chance, best, best])
@@ -89,7 +89,7 @@ def within_table(results: Results) -> Table:
 
 def groups_table(results: Results) -> Table:
     """Accuracy on the test folds in each diagnostic group."""
-    return _by_line(results, GROUPS, lambda line: [line.group(group).share().shown(".1%") for group in GROUPS])
+    return _by_line(results, GROUPS, lambda line: [line.group(group).within_bounds().shown(".1%") for group in GROUPS])
 
 
 def _by_line(
