@@ -1,5 +1,6 @@
 """The harness: cells are computed once, stored whole, found again by their definition, and shown on a page."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -269,11 +270,13 @@ def test_whatever_runs_in_a_training_is_in_the_digest():
     assert len(ours) > 25
 
 
-def test_the_digest_of_code_is_the_same_under_every_python():
-    """Python 3.12 writes the quotes of this line otherwise than 3.11 when it is written out of its tree."""
-    line = """x = f"{', '.join(['a'])} it's\\n\""""
-    text = f'"""A."""\n\n\ndef f():\n    """B.\n\n    C.\n    """\n    {line}  # D\n'
-    assert source._without_words(text) == f"def f():\n    {line}"
+def test_the_digest_of_code_is_the_same_under_every_python(written):
+    """Written out of its tree, the quotes of x differ between 3.11 and 3.12, and those of y are not as written."""
+    code = """def f():\n    x = f"{', '.join(['a'])}"\n    y = "a\""""
+    expected = hashlib.sha256(f"deconfound_lab/run.py\0{code}".encode()).hexdigest()[:16]
+    assert written({"deconfound_lab/run.py": code}) == expected
+    words = code.replace("():\n", '():\n    """B.\n\n    C.\n    """\n')
+    assert written({"deconfound_lab/run.py": f'"""A."""\n\n\n{words}  # D\n'}) == expected
 
 
 def test_an_interval_over_folds_is_students_with_the_correction_for_overlap():
