@@ -68,10 +68,26 @@ def config_of(name, split, arm, seed, folder):
         "data": data,
         "design": design,
         "network": {"name": "mlp", "options": {"hidden": [64, 32], "dropout": 0.2}},
-        "method": {"name": arm.split(" +")[0].split(",")[0], "options": {each: {"refit": True} for each in LAYERS}},
+        "method": {"name": method_of(arm), "options": {each: {"refit": True} for each in LAYERS}},
         "training": training,
         "splits": splits,
         "run": {"folder": str(run_folder(name, split, arm, seed, folder)), "seed": seed, "features": False},
+    }
+
+
+def method_of(arm):
+    return arm.split(" +")[0].split(",")[0]
+
+
+def with_arm(config, name, arm, folder):
+    """A config with the method and the weights of an arm, in this folder."""
+    method = method_of(arm)
+    places = {"at": ["fc1"]} if (name, method) == ("abide", "erase") else {}
+    return {
+        **config,
+        "method": {"name": method, **places},
+        "training": {**config["training"], "balance": "overlap" if "overlap" in arm else "none"},
+        "run": {**config["run"], "folder": str(folder)},
     }
 
 
@@ -179,18 +195,28 @@ def _estimate(own, plain):
     if isinstance(own, list):
         change = [(number, value - other) for (number, value), (_, other) in zip(own, plain, strict=True)]
         return {**_of_sets(own), "difference": _of_sets(change)}
-    return {**_of_people(own), "difference": _of_people(own - plain)}
+    return {**of_draws(own), "difference": of_draws(own - plain)}
 
 
 def _of_sets(values):
     found = interval(values, test_share=0.25 / 0.85)
-    return {"mean": round(found.mean, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
+    return rounded(found.mean, found.low, found.high)
 
 
-def _of_people(values):
-    value, drawn = float(values[0]), values[1:].numpy()
-    low, high = np.quantile(drawn - drawn.mean() + value, [0.025, 0.975])
-    return {"mean": round(value, 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+def of_draws(values):
+    """A value and its interval from the value and its bootstrap replicates."""
+    value, drawn = float(values[0]), np.asarray(values[1:])
+    return rounded(value, *np.quantile(drawn - drawn.mean() + value, [0.025, 0.975]))
+
+
+def rounded(mean, low, high):
+    return {key: round(float(value), 4) for key, value in (("mean", mean), ("low", low), ("high", high))}
+
+
+def seconds_of(run):
+    """Of one fold, on average."""
+    folds = [json.loads(file.read_text())["seconds"] for file in sorted(run.glob("fold-*/result.json"))]
+    return round(float(np.mean(folds)), 1)
 
 
 def cell(arm, item):
@@ -205,15 +231,15 @@ def cell(arm, item):
     return text.replace("-", "−")
 
 
-def markdown(content, name, seconds=None):
+def markdown(content, name, seconds=None, measures=MEASURES):
     """The table of one set of data, with the seconds of each arm if given; "–" where an arm was not trained.
 
     A difference to the plain network is bold where its interval does not include 0.
     """
-    heads = [*MEASURES.values(), *(["seconds a fold"] if seconds else [])]
+    heads = [*measures.values(), *(["seconds a fold"] if seconds else [])]
     lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for arm, values in content["sets"][name]["lines"].items():
-        cells = [cell(arm, values[key]) if key in values else "–" for key in MEASURES]
+        cells = [cell(arm, values[key]) if key in values else "–" for key in measures]
         cells += [f"{seconds[arm]:g}"] if seconds else []
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)

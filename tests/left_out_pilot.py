@@ -4,7 +4,6 @@
 the results; `docs/results/left-out.md` has the tables that `markdown` makes of them, and a test compares the two.
 """
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -29,24 +28,17 @@ MEASURES = {"auc": "AUC in the left-out site", "offset": "offset of its controls
 
 def config_of(name, arm, seed, folder):
     site = balance_pilot.SETS[name][0]
-    config = balance_pilot.config_of(name, SPLIT, "none", seed, folder)
-    method = arm.split(" +")[0].split(",")[0]
-    options = {**config["method"]["options"]}
+    plain = balance_pilot.config_of(name, SPLIT, "none", seed, folder)
+    config = balance_pilot.with_arm(plain, name, arm, run_folder(name, arm, seed, folder))
+    options, method = {**plain["method"]["options"]}, config["method"]["name"]
     if name == "abide" and method in ("dependence", "adversarial"):
         options[method] = {"weight": 1.0}
-    training = {**config["training"], "balance": "overlap" if "overlap" in arm else "none"}
-    if "within" in arm:
-        training |= {"loss": "within", "within": site}
+    loss = {"loss": "within", "within": site} if "within" in arm else {}
     return {
         **config,
         "design": {**config["design"], "site": site},
-        "method": {
-            "name": method,
-            "options": options,
-            **({"at": ["fc1"]} if (name, method) == ("abide", "erase") else {}),
-        },
-        "training": {**training, "w_scores": "W-scores" in arm},
-        "run": {**config["run"], "folder": str(run_folder(name, arm, seed, folder))},
+        "method": {**config["method"], "options": options},
+        "training": {**config["training"], **loss, "w_scores": "W-scores" in arm},
     }
 
 
@@ -127,23 +119,18 @@ def measure(folder):
             "seeds": seeds,
             "lines": {arm: _line(own, values["none"]) for arm, own in values.items()},
             "by chance": round(float(_by_chance(scored(name, "none", 0, folder))), 4),
-            "seconds": {arm: _seconds(run_folder(name, arm, 0, folder)) for arm in ARMS},
+            "seconds": {arm: balance_pilot.seconds_of(run_folder(name, arm, 0, folder)) for arm in ARMS},
             "provenance": balance_pilot.provenance(run_folder(name, "none", 0, folder)),
         }
     return content
 
 
 def _line(own, plain):
+    of_draws = balance_pilot.of_draws
     return {
-        key: {**_interval(own[:, place]), "difference": _interval(own[:, place] - plain[:, place])}
+        key: {**of_draws(own[:, place]), "difference": of_draws(own[:, place] - plain[:, place])}
         for place, key in enumerate(MEASURES)
     }
-
-
-def _interval(values):
-    value, others = values[0], values[1:]
-    low, high = np.quantile(others - others.mean() + value, [0.025, 0.975])
-    return {key: round(float(each), 4) for key, each in (("mean", value), ("low", low), ("high", high))}
 
 
 def _by_chance(frame):
@@ -152,26 +139,10 @@ def _by_chance(frame):
     return np.sqrt((1 / counts["test"] + 1 / counts["validation"]).mean())
 
 
-def _seconds(path):
-    folds = [json.loads(file.read_text())["seconds"] for file in path.glob("fold-*/result.json")]
-    return round(float(np.mean(folds)), 1)
-
-
 def markdown(content, name):
-    """The table of one set of data; a difference to the plain network is bold where its interval does not include 0."""
-    found = content["sets"][name]
-    lines = [f"| | {' | '.join(MEASURES.values())} | seconds a fold |", "|---" * (len(MEASURES) + 2) + "|"]
-    for arm, values in found["lines"].items():
-        cells = [balance_pilot.cell(arm, values[key]) for key in MEASURES]
-        lines.append(f"| {arm} | {' | '.join(cells)} | {found['seconds'][arm]:g} |")
-    return "\n".join(lines)
+    """The table of one set of data, as that of balance, with the seconds of a fold."""
+    return balance_pilot.markdown(content, name, content["sets"][name]["seconds"], MEASURES)
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[2])
-    if sys.argv[1] == "train":
-        train(place, int(sys.argv[3]), sys.argv[4:])
-    else:
-        RESULTS.write_text(json.dumps(measure(place), indent=1) + "\n")
-        for each in ("heart", "abide"):
-            print(markdown(json.loads(RESULTS.read_text()), each))
+    balance_pilot.main(lambda folder: train(folder, int(sys.argv[3]), sys.argv[4:]), measure, RESULTS, markdown)

@@ -7,8 +7,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
-
 from deconfound.training import fit
 from tests import balance_pilot
 
@@ -20,15 +18,7 @@ CELLS = {"heart": {"5-fold": ALL, "site left out": ALL}, "abide": {"5-fold": ALL
 
 def config_of(name, split, arm, folder):
     config = balance_pilot.config_of(name, split, "none", 0, folder)
-    method = arm.split(" +")[0]
-    places = {"at": ["fc1"]} if (name, method) == ("abide", "erase") else {}
-    path = run_folder(name, split, arm, folder)
-    return {
-        **config,
-        "method": {"name": method, **places},
-        "training": {**config["training"], "balance": "overlap" if "overlap" in arm else "none"},
-        "run": {**config["run"], "folder": str(path)},
-    }
+    return balance_pilot.with_arm(config, name, arm, run_folder(name, split, arm, folder))
 
 
 def train(folder):
@@ -57,7 +47,7 @@ def measure(folder):
         content["sets"][name] = {
             "lines": lines,
             "chosen": {key: value for key, value in chosen.items() if value},
-            "seconds": {arm: _seconds(name, arm, folder) for arm in found},
+            "seconds": {arm: balance_pilot.seconds_of(run_folder(name, "5-fold", arm, folder)) for arm in found},
             "provenance": balance_pilot.provenance(run_folder(name, "5-fold", "none", folder)),
         }
     return content
@@ -67,13 +57,10 @@ def run_folder(name, split, arm, folder):
     return balance_pilot.run_folder(name, split, arm, 0, folder)
 
 
-def _results(path):
-    return [json.loads(file.read_text()) for file in sorted(path.glob("fold-*/result.json"))]
-
-
 def _chosen(path):
     """The weight of each fold, and whether outputs collapsed at a weight that was tried."""
-    told = [result["chosen"] for result in _results(path) if result["chosen"]]
+    folds = [json.loads(file.read_text()) for file in sorted(path.glob("fold-*/result.json"))]
+    told = [result["chosen"] for result in folds if result["chosen"]]
     return [
         {"weight": each["weight"], "tried": len(each["tried"]), "collapsed": _collapsed(each["tried"])} for each in told
     ]
@@ -81,11 +68,6 @@ def _chosen(path):
 
 def _collapsed(tried):
     return any(each["gain"] <= each["gain_error"] for each in tried)
-
-
-def _seconds(name, arm, folder):
-    """Of one fold of five, on average."""
-    return round(float(np.mean([each["seconds"] for each in _results(run_folder(name, "5-fold", arm, folder))])), 1)
 
 
 def markdown(content, name):

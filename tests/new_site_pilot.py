@@ -114,16 +114,7 @@ def abide(folder):
         sites = len(runs[0][0])
         drawn = np.random.default_rng(0).integers(sites, size=(left_out_pilot.DRAWS, sites))
         values = np.mean([[figures(sums[own]) for own in (np.arange(sites), *drawn)] for sums, _ in runs], 0)
-        lines[layer] = {
-            way: {
-                key: {
-                    **left_out_pilot._interval(values[:, place, column]),
-                    "difference": left_out_pilot._interval(values[:, place, column] - values[:, 0, column]),
-                }
-                for column, key in enumerate(MEASURES)
-            }
-            for place, way in enumerate(WAYS)
-        }
+        lines[layer] = _lines(values, balance_pilot.of_draws)
         with_controls[layer] = runs[0][1]
     origin = balance_pilot.provenance(left_out_pilot.run_folder("abide", "pmdn", 0, folder))
     about = {"seeds": seeds, "sites": sites, "sites with ten controls in a half": with_controls["pmdn"]}
@@ -230,27 +221,32 @@ def cohort(seeds=range(5)):
     for layer in LAYERS:
         models = [trained(seed, layer) for seed in seeds]
         values = np.array([new_scanner(*each, seed) for each, seed in zip(models, seeds, strict=True)])
-        lines[layer] = {
-            way: {
-                key: {
-                    **_over(values[:, place, column]),
-                    "difference": _over(values[:, place, column] - values[:, 0, column]),
-                }
-                for column, key in enumerate(MEASURES)
-            }
-            for place, way in enumerate(WAYS)
-        }
+        lines[layer] = _lines(values, _over)
         shares = [no_offset(*each, seed) for each, seed in zip(models, seeds, strict=True)]
         inside[layer] = {key: np.mean([share[key] for share in shares], 0).round(3).tolist() for key in shares[0]}
     about = provenance(0, simulate_cohort(size=32, seed=0).fingerprint)
     return {"seeds": len(seeds), "lines": lines, "zero inside": inside, "provenance": {key: about[key] for key in KEPT}}
 
 
+def _lines(values, estimate):
+    """Each measure of each way, and its difference to the first way; `values` is `(n, ways, measures)`."""
+    return {
+        way: {
+            key: {
+                **estimate(values[:, place, column]),
+                "difference": estimate(values[:, place, column] - values[:, 0, column]),
+            }
+            for column, key in enumerate(MEASURES)
+        }
+        for place, way in enumerate(WAYS)
+    }
+
+
 def _over(values):
-    found = interval(list(enumerate(values)), test_share=0.0) if np.ptp(values) else None
-    if found is None:
-        return {key: round(float(values[0]), 4) for key in ("mean", "low", "high")}
-    return {"mean": round(found.mean, 4), "low": round(found.low, 4), "high": round(found.high, 4)}
+    if not np.ptp(values):
+        return balance_pilot.rounded(values[0], values[0], values[0])
+    found = interval(list(enumerate(values)), test_share=0.0)
+    return balance_pilot.rounded(found.mean, found.low, found.high)
 
 
 def markdown(lines):
