@@ -42,6 +42,11 @@ def run(*arguments):
     return CliRunner().invoke(app, [*map(str, arguments), *QUICK])
 
 
+def shown(output):
+    """Model, confound and verdict of each line of the table in the terminal."""
+    return [[cell.strip() for cell in line.split("│")[1:4]] for line in output.splitlines() if line.startswith("│")]
+
+
 def test_one_file_with_everything_gives_four_files_and_exit_code_zero(files):
     out = files / "audit"
     done = run(files / "all.csv", "--confounds", "age,sex,site", "--labels", "dx", "--out", out)
@@ -50,6 +55,7 @@ def test_one_file_with_everything_gives_four_files_and_exit_code_zero(files):
     found = json.loads((out / "audit.json").read_text())
     assert found["about"]["models"] == ["all"]
     assert "read as: all: scores above 0 mean dx = patient" in done.output
+    assert shown(done.output) == [["all", confound, "none found"] for confound in ("age", "sex", "site")]
 
 
 def test_shuffled_files_are_joined_by_id_and_ids_keep_their_zeros(files):
@@ -71,6 +77,7 @@ def test_several_models_in_one_file_and_a_check_that_fails_the_build(files):
     assert done.exit_code == 1
     found = json.loads((files / "two" / "audit.json").read_text())
     assert found["about"]["models"] == ["a", "b"]
+    assert shown(done.output) == [["a", "site", "none found"], ["b", "site", "strong"]]
 
 
 def test_arrays_and_features_are_read_in_the_order_of_the_table(files):
