@@ -120,13 +120,16 @@ def test_the_grid_holds_every_method_at_every_batch_size_and_no_cell_twice():
 def test_one_cell_is_what_it_was_pmdn_at_batch_20_comes_to_the_ceiling_and_the_plain_cnn_passes_it():
     """The pinned cell: 200 steps, one seed, on the CPU."""
     setups = [Setup(method, 20, lr=1e-3, steps=200, seeds=(1,)) for method in ("none", "pmdn")]
-    plain, ours = (run_setup(setup, CPU, silent, 1000)[0]["best"] for setup in setups)
+    found = [run_setup(setup, CPU, silent, 1000)[0] for setup in setups]
+    plain, ours = (each["best"] for each in found)
     assert plain["accuracy"] > 0.9
     assert plain["accuracy_independent"] < 0.78
     assert plain["dcor2"] > 0.2
     assert ours["accuracy"] == pytest.approx(CEILING, abs=0.025)
     assert ours["accuracy_independent"] == pytest.approx(CEILING, abs=0.025)
     assert ours["dcor2"] < 0.01
+    # So do R-MDN, which moves less with a batch (0.006), and MDN, which is fitted to it (0.3).
+    assert 0.015 < found[1]["gap"] < 0.1
 
 
 def test_a_grid_goes_on_where_it_stopped_and_a_failing_cell_does_not_stop_the_others(small, tmp_path):
