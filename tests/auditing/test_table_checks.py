@@ -8,7 +8,7 @@ import pytest
 from deconfound.auditing import audit, audit_files
 from deconfound.auditing.files import class_order, output_columns
 from deconfound.auditing.table_checks import alike_levels, codes_in, holds_dates, repeated_people
-from deconfound.errors import DeconfoundWarning, TableError
+from deconfound.errors import DeconfoundWarning, ShapeError, TableError
 from tests.auditing.cohort import cohort
 
 QUICK = {"permutations": 99, "bootstraps": 60, "embedding": False}
@@ -113,6 +113,20 @@ def test_a_tie_is_measured_in_the_words_of_statistics():
     table["site"] = np.where(table["dx"] == "patient", "A", "B")
     with pytest.warns(DeconfoundWarning, match=r"site and dx are nearly the same \(Cramér's V = 1\.00\)"):
         audit(outputs["clean"], table, confounds=["site"], labels=["dx"], **QUICK)
+
+
+def test_outputs_in_another_order_than_the_table_are_refused():
+    pandas = pytest.importorskip("pandas")
+    outputs, columns = cohort()
+    table, roles = pandas.DataFrame(columns), {"confounds": ["site"], "labels": ["dx"], **QUICK}
+    scores = pandas.Series(outputs["clean"], index=table.index)
+    with pytest.raises(ShapeError, match="outputs of 'model' must be in the order of the table; got its rows in anoth"):
+        audit(scores.sort_values(), table, **roles)
+    with pytest.raises(ShapeError, match="outputs of 'b' must be in the order of the table"):
+        audit({"a": scores, "b": scores[::-1]}, table, **roles)
+    expected = audit(outputs["clean"], table, **roles).verdicts
+    assert audit(scores.sort_values().loc[table.index], table, **roles).verdicts == expected
+    assert audit(scores.set_axis(range(1000, 1240)), table, **roles).verdicts == expected  # an index of its own
 
 
 def test_dates_are_known_by_their_writing():

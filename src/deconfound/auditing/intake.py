@@ -96,8 +96,10 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         if missing := int((~label.present).sum()):
             text = f"{missing:,} of {n:,} rows have no {label.name} and are left out."
             notes.append(Note("missing", "note", "", text))
+    _refuse_other_order(outputs, table, "outputs")
     spaces = {"outputs": _models(outputs, labels, n, "outputs")}
     if features is not None:
+        _refuse_other_order(features, table, "features")
         spaces["features"] = _models(features, [], n, "features")
     if roles.fold is not None:
         present &= ~_alone(_codes(columns, roles.fold, n), present, roles.fold, notes)
@@ -189,6 +191,20 @@ def _alone(folds: Tensor, present: Tensor, name: str, notes: list[Note]) -> Tens
         text = f"{count:,} {'row is' if count == 1 else 'rows are'} alone in a fold, where nothing can be measured."
         notes.append(Note("missing", "note", "", f"{text} Left out."))
     return alone
+
+
+def _refuse_other_order(given: Any, table: Table, space: str) -> None:
+    """Refuse a Series or DataFrame whose index holds the rows in another order: it would be read by position."""
+    if not hasattr(table, "iloc"):
+        return
+    rows = list(getattr(table, "index"))  # noqa: B009 - only a DataFrame has one
+    for model, values in given.items() if isinstance(given, Mapping) else [("model", given)]:
+        other = list(values.index) if hasattr(values, "iloc") else rows
+        if other != rows and len(set(rows)) == len(rows) == len(other) and set(other) == set(rows):
+            raise ShapeError(
+                f"{space} of {model!r} must be in the order of the table; got its rows in another order. Write "
+                "outputs.loc[table.index], or pass outputs.to_numpy() where the order is right and the index is not."
+            )
 
 
 def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, Tensor]:
