@@ -15,11 +15,11 @@ from deconfound.methods import Criterion, Loss, Method, Setting, TrainingBatch, 
 
 @final
 class AuthorsPMDN(Method):
-    """Two passes, two optimisers, raw metadata: uncentred, not whitened, without an intercept, labels among them.
+    """Two passes, two optimisers, raw metadata: uncentred, not whitened, labels and a column of ones among them.
 
     In the pass for β the residual of all columns, the labels' too, goes on to the next layer, and the penalties of all
-    layers are summed over features, so that a deeper one drives earlier β as well; in the task's pass the confounds'
-    part alone is taken out. `pmdn-alternating` of the library is the paper's Algorithm 1 without these.
+    layers are summed over features, so that a deeper one drives earlier β as well; in the task's pass the part of the
+    confounds and of the ones is taken out. `pmdn-alternating` of the library is the paper's Algorithm 1 without these.
 
     Args:
         network: Any module.
@@ -40,17 +40,17 @@ class AuthorsPMDN(Method):
         zero = design.encode({column.term: [0] for column in design.columns})
         self.register_buffer("_offset", torch.from_numpy(zero))
         self.register_buffer("_unit", torch.tensor([column.unit for column in design.columns], dtype=torch.float32))
-        self._confounds = sum(column.role == "confound" for column in design.columns)
+        self._taken_out = 1 + sum(column.role == "confound" for column in design.columns)
         self._paths = [place.path for place in places]
         shapes = [tuple(int(size) for size in place.feature_shape or () if size is not None) for place in places]
         self.norms = nn.ModuleList(nn.LayerNorm(shape) for shape in shapes)
-        self.betas = nn.ParameterList(torch.zeros(len(design.columns), *shape) for shape in shapes)
+        self.betas = nn.ParameterList(torch.zeros(1 + len(design.columns), *shape) for shape in shapes)
         self._optimizer = Adam(self.betas, lr=beta_lr)
 
     def forward(self, x: Tensor, metadata: Tensor | None = None) -> Tensor:
         """Logits, with the confounds' part taken out at each place."""
         assert metadata is not None
-        known, width = self._raw(metadata), self._confounds
+        known, width = self._raw(metadata), self._taken_out
 
         def without_confounds(features: Tensor, beta: Tensor) -> Tensor:
             rest: Tensor = features - torch.tensordot(known[:, :width], beta[:width].detach(), 1)
@@ -91,9 +91,10 @@ class AuthorsPMDN(Method):
         return [self._optimizer]
 
     def _raw(self, metadata: Tensor) -> Tensor:
-        """The columns in their own units; those that are not given, as at inference, are missing at the end."""
+        """Ones, then the columns in their own units; those not given, as at inference, are missing at the end."""
         width = metadata.shape[1]
-        return (metadata - self._offset[:, :width]) * self._unit[:width]
+        own = (metadata - self._offset[:, :width]) * self._unit[:width]
+        return torch.cat([torch.ones_like(own[:, :1]), own], 1)
 
     @contextmanager
     def _applied(self, rest: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:

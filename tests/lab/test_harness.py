@@ -227,7 +227,10 @@ SMALL = {
     "deconfound/only_types.py": "T = int\n",
     "deconfound/named/__init__.py": "from importlib import import_module\nfind = import_module\n",
     "deconfound/named/far.py": "x = 1\n",
-    "deconfound_lab/run.py": "import deconfound as dc\nfrom deconfound.named import find\nif TYPE_CHECKING:\n"
+    "deconfound_lab/authors.py": "own = 1\n",
+    "deconfound_lab/harness/page.py": "show = 1\n",
+    "deconfound_lab/run.py": "import deconfound as dc\nfrom deconfound.named import find\n"
+    "from deconfound_lab.authors import own\nfrom deconfound_lab.harness.page import show\nif TYPE_CHECKING:\n"
     "    from deconfound.only_types import T\ny = dc.f\n",
 }
 
@@ -242,8 +245,20 @@ SMALL = {
         ("deconfound/named/far.py", "x = 2\n", True),
         ("deconfound/a/two.py", "g = 2\n", False),
         ("deconfound/only_types.py", "T = str\n", False),
+        ("deconfound_lab/authors.py", "own = 2\n", False),
+        ("deconfound_lab/harness/page.py", "show = 2\n", False),
     ],
-    ids=["itself", "words", "imported", "imported in a function", "found by name", "not imported", "only for types"],
+    ids=[
+        "itself",
+        "words",
+        "imported",
+        "in a function",
+        "found by name",
+        "not imported",
+        "only for types",
+        "a method of its own",
+        "the harness",
+    ],
 )
 def test_the_digest_sees_all_code_that_is_imported_and_no_other(written, file, text, counts):
     before = written(SMALL)

@@ -399,7 +399,7 @@ def test_what_the_figure_needs_is_asked_for_before_anything_is_trained(experimen
 
 
 def test_the_authors_formulation_is_theirs_recomputed_by_hand(small):
-    """Raw metadata, no intercept; the pass for β takes the label's part out too and feeds the rest on."""
+    """Ones and raw metadata; the pass for β takes the label's part out too and feeds the rest on."""
     problem = make_problem("one", 0, CPU, test_per_group=10)
     trainer = make_trainer(Setup("pmdn-authors", 20, lr=1e-5, seeds=(0,)), 0, problem, 5)
     made, batch = trainer.method, problem.train.batch(torch.arange(20))
@@ -408,8 +408,9 @@ def test_the_authors_formulation_is_theirs_recomputed_by_hand(small):
         beta.data.normal_(0, 0.01)
     raw = made._raw(batch.metadata)
     shown = synthetic_images(100, 0).table
-    np.testing.assert_allclose(raw[:, 0], np.asarray(shown["confound"])[:20], rtol=1e-5)
-    assert set(raw[:, 1].tolist()) <= {0.0, 1.0}
+    assert set(raw[:, 0].tolist()) == {1.0}
+    np.testing.assert_allclose(raw[:, 1], np.asarray(shown["confound"])[:20], rtol=1e-5)
+    assert set(raw[:, 2].tolist()) <= {0.0, 1.0}
 
     def by_hand(columns, penalise):
         network, rest, penalties = made.network, batch.x, []
@@ -420,8 +421,8 @@ def test_the_authors_formulation_is_theirs_recomputed_by_hand(small):
             rest = torch.relu(rest)
         return sum(penalties) if penalise else network.fc2(rest)[:, 0]
 
-    torch.testing.assert_close(made(batch.x, batch.metadata), by_hand(1, penalise=False))
-    expected = torch.autograd.grad(by_hand(2, penalise=True), list(made.betas))
+    torch.testing.assert_close(made(batch.x, batch.metadata), by_hand(2, penalise=False))
+    expected = torch.autograd.grad(by_hand(3, penalise=True), list(made.betas))
     steps = []
     made._optimizer.step = lambda: steps.append([beta.grad.clone() for beta in made.betas])
     made.before_step(batch)

@@ -96,7 +96,9 @@ def layer_norm(e: Evidence) -> Finding:
     }
     text = "; ".join(f"batch {b}: {norm:.1%} with it, {plain:.1%} without" for b, (norm, plain) in pairs.items())
     nearer = [abs(norm - CEILING) < abs(plain - CEILING) - 0.005 for norm, plain in pairs.values()]
-    return f"in one pass, {text}", answer(nearer), "it divides each image by its own norm, which no linear layer undoes"
+    alike = all(abs(norm - plain) < 0.005 for norm, plain in pairs.values())
+    reason = "refitted, both are at the ceiling" if alike else "it divides each image by its own norm"
+    return f"in one pass, {text}", answer(nearer), reason
 
 
 def several(e: Evidence) -> Finding:
