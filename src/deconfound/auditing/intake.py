@@ -70,26 +70,8 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
     for item in [*labels, *confounds]:
         if item.kind == "numeric" and (largest := float(item.values.abs().nan_to_num().max())) > LARGEST:
             raise TableError(f"column {item.name!r} must lie within ±{LARGEST:g}; got {largest:g}. Rescale it.")
-    notes = [
-        Note("codes", "warning" if name.lower() in SITES else "note", name,
-             f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
-             f"codes, pass types={{{name!r}: 'categorical'}} (--type '{name}=categorical').")
-        for name in roles.confounds
-        if name not in types and (count := codes_in(name, columns[name]))
-    ]  # fmt: skip
-    notes += [
-        Note("alike levels", "warning", "" if item in labels else item.name, f"{alike_sentence(item.name, groups)}.")
-        for item in [*labels, *confounds]
-        if (groups := alike_levels(item.levels))
-    ]
-    if roles.person is None and (name := repeated_people(table)) is not None:
-        people, rows_in_all = len(set(np.asarray(table[name]).tolist())), len(columns[roles.confounds[0]])
-        text = (
-            f"{name} names {people:,} people in {rows_in_all:,} rows, which are taken as independent: p-values come "
-            f"out too small and intervals too narrow. Pass person={name!r} (--person '{name}')."
-        )
-        notes.append(Note("repeated people", "warning", "", text))
     n = len(columns[roles.confounds[0]])
+    notes = _doubts(table, roles, columns, types, [*labels, *confounds])
     present = torch.ones(n, dtype=torch.bool)
     for label in labels:
         present &= label.present
@@ -124,6 +106,33 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         rows,
         _class_order(roles.classes, labels),
     )
+
+
+def _doubts(
+    table: Table, roles: Roles, columns: Mapping[str, Any], types: Mapping[str, str], items: Sequence[Column]
+) -> list[Note]:
+    """Columns that may hold something else than they are read as."""
+    notes = [
+        Note("codes", "warning" if name.lower() in SITES else "note", name,
+             f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
+             f"codes, pass types={{{name!r}: 'categorical'}} (--type '{name}=categorical').")
+        for name in roles.confounds
+        if name not in types and (count := codes_in(name, columns[name]))
+    ]  # fmt: skip
+    notes += [
+        Note("alike levels", "warning", "" if item.name in roles.labels else item.name,
+             f"{alike_sentence(item.name, groups)}.")
+        for item in items
+        if (groups := alike_levels(item.levels))
+    ]  # fmt: skip
+    if roles.person is None and (name := repeated_people(table)) is not None:
+        cells = np.asarray(table[name]).tolist()
+        text = (
+            f"{name} names {len(set(cells)):,} people in {len(cells):,} rows, which are taken as independent: p-values "
+            f"come out too small and intervals too narrow. Pass person={name!r} (--person '{name}')."
+        )
+        notes.append(Note("repeated people", "warning", "", text))
+    return notes
 
 
 def _categories(table: Table, names: Sequence[str]) -> dict[str, str]:
