@@ -57,6 +57,15 @@ def test_training_and_eval_are_compared_at_the_batch_sizes_that_all_have(evidenc
     assert synthetic.train_and_eval(evidence)[1] == judged.NOT
 
 
+def test_what_networks_leave_is_compared_with_the_methods_that_a_batch_size_has(evidence, monkeypatch):
+    left = {"none": {1: 0.4, 20: 0.4}, "batchnorm": {20: 0.3}, "mdn": {1: 0.9, 20: 0.0}, "pmdn-alternating": {20: 0.0}}
+    left["pmdn"] = {1: 0.0, 20: 0.0}
+    monkeypatch.setattr(judged.Evidence, "along", lambda self, method, measure: judged.ByBatch(left[method]))
+    assert synthetic.more_left(evidence)[1] == judged.PART
+    left["mdn"][1] = 0.0
+    assert synthetic.more_left(evidence)[1] == judged.HOLDS
+
+
 def test_what_is_left_is_compared_at_batch_sizes_with_several_folds(evidence):
     assert evidence.batches("mdn") == [20, 80, 160, 240]
     assert evidence.batches("mdn", folds=mri.FOLDS) == [20, 160]

@@ -8,7 +8,7 @@ import pytest
 
 from deconfound.auditing import comparison_page
 from deconfound.methods import METHODS
-from tests import balance_figure, balance_pilot, batch_two_pilot, left_out_pilot, methods_pilot, new_site_pilot
+from tests import balance_figure, balance_pilot, left_out_pilot, methods_pilot, new_site_pilot
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -94,9 +94,3 @@ def test_the_tables_of_sites_that_were_left_out_are_those_of_the_results():
     for part in ("abide", "cohort"):
         assert new_site_pilot.markdown(adapting[part]["lines"]) in page
         assert adapting[part]["provenance"]["commit"]
-
-
-def test_the_table_of_batch_two_is_that_of_the_results():
-    content = json.loads(batch_two_pilot.RESULTS.read_text())
-    assert batch_two_pilot.markdown(content) in (DOCS / "results" / "synthetic.md").read_text()
-    assert len(content["cells"]) == len(batch_two_pilot.SETUPS)

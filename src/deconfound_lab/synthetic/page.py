@@ -131,7 +131,7 @@ def figure_2(results: Results) -> bytes:
             _line(axis, results, method, measure, (place - (len(methods) - 1) / 2) * 0.06)
         if line is not None:
             axis.axhline(line, color="#444444", linewidth=1, linestyle="--")
-            axis.annotate(f"{line:.1%}", (-0.47, line), ha="left", va="bottom", fontsize=9)
+            axis.annotate(f" {line:.1%}", (len(batches) - 0.5, line), ha="left", va="center", fontsize=9)
         axis.set_xticks(range(len(batches)), [str(batch) for batch in batches])
         axis.set_xlim(-0.5, len(batches) - 0.5)
         axis.set_xlabel("batch size")
@@ -148,7 +148,7 @@ def _line(axis: Any, results: Results, method: str, measure: str, shift: float) 
     axis.errorbar(
         [place for place, _ in found],
         [value.mean for _, value in found],
-        yerr=[value.mean - value.low for _, value in found],
+        yerr=[[value.mean - value.low for _, value in found], [min(value.high, 1.0) - value.mean for _, value in found]],
         color=COLOURS[method],
         marker="o" if ours else "s",
         markersize=6 if ours else 4,
