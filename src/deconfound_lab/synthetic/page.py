@@ -148,7 +148,7 @@ def _line(axis: Any, results: Results, method: str, measure: str, shift: float) 
     axis.errorbar(
         [place for place, _ in found],
         [value.mean for _, value in found],
-        yerr=[[value.mean - value.low for _, value in found], [min(value.high, 1.0) - value.mean for _, value in found]],
+        yerr=[[v.mean - v.low for _, v in found], [min(v.high, 1.0) - v.mean for _, v in found]],
         color=COLOURS[method],
         marker="o" if ours else "s",
         markersize=6 if ours else 4,
