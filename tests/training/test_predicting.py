@@ -153,7 +153,7 @@ def test_a_new_site_is_an_error_the_mean_or_adapted_to(run, tmp_path):
     assert len(told) == 1
     assert told[0].endswith("for prevalences from 0.05 to 0.95")
     few = predict(folder, tiny.write(tmp_path, shifted().head(9).drop(columns="dx"), "few.csv"), unseen="adapt")
-    assert "fold 0, site 'Z': 9 rows are too few to adapt to, the mean is used" in few.assumed
+    assert "fold 0, site 'Z': 9 rows, too few to adapt to, the mean is used" in few.assumed
 
 
 def test_controls_of_a_new_site_are_used_and_rows_of_known_sites_are_left_alone(run, tmp_path):

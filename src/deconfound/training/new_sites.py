@@ -17,6 +17,7 @@ from deconfound.methods.base import Method
 from deconfound.methods.layered import LayerMethod
 from deconfound.surgery.adapt import FEWEST
 from deconfound.training.fold_data import AT_ONCE
+from deconfound.training.odd_cells import rows_in_words
 from deconfound.training.samples import outputs_of
 
 Unseen = Literal["mean", "adapt", "error"]
@@ -48,7 +49,8 @@ def methods_for_rows(
         if new.value is None:
             continue
         if len(rows) < FEWEST:
-            told.append(f"{new.column} {new.value!r}: {len(rows)} rows are too few to adapt to, the mean is used")
+            few = f"{rows_in_words(len(rows))}, too few to adapt to"
+            told.append(f"{new.column} {new.value!r}: {few}, the mean is used")
             continue
         parts = _in_parts(rows)
         adaptation = method.model.adapt(lambda parts=parts: ((x(part), metadata[part]) for part in parts))  # type: ignore[misc]
