@@ -1,4 +1,4 @@
-"""For how many held-out rows the β of training should count: the plan is `docs/decisions/0019-how-long-coefficients-count.md`.
+"""For how many held-out rows the β of training counts: `docs/decisions/0019-how-long-coefficients-count.md` plans it.
 
 `python -m tests.prior_pilot` trains (about a quarter of an hour on one core) and writes the results; the record has the
 table that `markdown` makes of them, and a test compares the two.
