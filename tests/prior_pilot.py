@@ -71,7 +71,7 @@ def trained(name, seed, held_out, epochs):
             loss = nn.functional.binary_cross_entropy_with_logits(logits, target[rows])
             optimizer.zero_grad(), loss.backward(), optimizer.step()
     model.eval()
-    found = {"as trained": measured(model, x, encoded, test, table)}
+    found = {"share": len(test) / len(train), "as trained": measured(model, x, encoded, test, table)}
     for prior in PRIORS:
         with model.refitted([(x[held], encoded[held])], prior * design.confound_directions):
             found[str(prior)] = measured(model, x, encoded, test, table)
@@ -98,9 +98,9 @@ def measured(model, x, encoded, test, table):
     return {"left": sum(left) / 2, "independent": roc_auc_score(rows["label"], score.numpy(), sample_weight=weight)}
 
 
-def estimate(values):
+def estimate(values, share):
     """The mean over draws of rows, with the corrected interval: test rows of one draw train another."""
-    found = interval(list(enumerate(values)), test_share=0.5)
+    found = interval(list(enumerate(values)), test_share=share)
     return rounded(found.mean, found.low, found.high)
 
 
@@ -111,11 +111,12 @@ def main():
             for held_out in HELD_OUT:
                 with warnings.catch_warnings(action="ignore"):
                     runs = [trained(name, seed, held_out, epochs) for seed in range(SEEDS)]
+                share = runs[0]["share"]
                 lines = {
                     arm: {
                         key: {
-                            **estimate([run[arm][key] for run in runs]),
-                            "difference": estimate([run[arm][key] - run["100"][key] for run in runs]),
+                            **estimate([run[arm][key] for run in runs], share),
+                            "difference": estimate([run[arm][key] - run["100"][key] for run in runs], share),
                         }
                         for key in MEASURES
                     }

@@ -8,7 +8,7 @@ import pytest
 
 from deconfound.auditing import comparison_page
 from deconfound.methods import METHODS
-from tests import balance_figure, balance_pilot, left_out_pilot, methods_pilot, new_site_pilot
+from tests import balance_figure, balance_pilot, left_out_pilot, methods_pilot, new_site_pilot, prior_pilot
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -94,3 +94,11 @@ def test_the_tables_of_sites_that_were_left_out_are_those_of_the_results():
     for part in ("abide", "cohort"):
         assert new_site_pilot.markdown(adapting[part]["lines"]) in page
         assert adapting[part]["provenance"]["commit"]
+
+
+def test_the_table_of_priors_is_that_of_the_results():
+    content = json.loads(prior_pilot.RESULTS.read_text())
+    page = (DOCS / "decisions" / "0019-how-long-coefficients-count.md").read_text()
+    assert prior_pilot.markdown(content) in page
+    assert len(content["cells"]) == len(prior_pilot.SETS) * len(prior_pilot.EPOCHS) * len(prior_pilot.HELD_OUT)
+    assert len(content["commit"]) == 40
