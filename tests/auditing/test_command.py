@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -277,3 +278,42 @@ def test_names_of_columns_say_which_class_and_which_level_a_score_stands_for(fil
         rows = json.loads((files / f"{name}.json").read_text())["rows"]
         found = next(row for row in rows if row["statistic"] == "auc" and not row["confound"])
         assert found["value"] > 0.85
+
+
+def test_columns_that_are_called_by_classes_are_read_by_their_names_in_any_order(files, monkeypatch):
+    monkeypatch.chdir(files)
+    rng = np.random.default_rng(0)
+    dx = rng.choice(["AD", "CN", "MCI"], 90)
+    scores = {f"score_{level}": rng.random(90) + 2 * (dx == level) for level in ("AD", "CN", "MCI")}
+    table = {"scan": np.arange(90), "age": rng.normal(size=90), "dx": dx, "predicted_dx": dx}
+    write(Path("sorted.csv"), {**table, **scores})
+    write(Path("turned.csv"), {**table, **dict(reversed(scores.items()))})
+    found = json_of("sorted.csv", "turned.csv", "--labels", "dx")
+    assert auc_of(found, "turned") == auc_of(found, "sorted") > 0.95
+    found = json_of("turned.csv", "--labels", "dx", "--model", "class=predicted_dx", "--model",
+                    "score=score_MCI,score_CN,score_AD")  # fmt: skip
+    assert auc_of(found, "class") == 1
+    assert auc_of(found, "score") > 0.95
+    found = json_of("turned.csv", "--labels", "dx", "--outputs", "predicted_dx", "--classes", "MCI,CN,AD")
+    assert auc_of(found, "turned") == 1
+
+
+def test_columns_that_are_called_by_labels_are_read_by_their_names_in_any_order(files, monkeypatch):
+    monkeypatch.chdir(files)
+    rng = np.random.default_rng(0)
+    labels = {"hiv": rng.integers(0, 2, 90), "mci": rng.integers(0, 2, 90)}
+    scores = {f"logit_{name}": truth - 0.5 + 0.1 * rng.normal(size=90) for name, truth in labels.items()}
+    write(Path("both.csv"), {"age": rng.normal(size=90), **labels, **scores})
+    for order in ("hiv,mci", "mci,hiv"):
+        assert auc_of(json_of("both.csv", "--labels", order), "both") == 1
+
+
+def json_of(*arguments):
+    done = run(*arguments, "--confounds", "age", "--json", "found.json")
+    assert done.exit_code == 0, done.output
+    return json.loads(Path("found.json").read_text())
+
+
+def auc_of(found, model):
+    rows = [row for row in found["rows"] if (row["statistic"], row["space"], row["confound"]) == ("auc", "outputs", "")]
+    return next(row["value"] for row in rows if row["model"] == model)

@@ -167,6 +167,21 @@ def test_two_columns_of_probabilities_are_in_the_order_of_scikit_learn():
         audit(outputs, table, confounds=["sex"], labels=["dx"], classes=["A", "B"], **QUICK)
 
 
+def test_columns_of_a_data_frame_that_are_called_by_classes_or_labels_are_read_by_their_names():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    dx = rng.choice(["AD", "CN", "MCI"], 120)
+    table = {"dx": dx, "sex": rng.integers(0, 2, 120), "hiv": rng.integers(0, 2, 120), "mci": rng.integers(0, 2, 120)}
+    scores = pandas.DataFrame({level: (dx == level) + 0.1 * rng.random(120) for level in ("MCI", "AD", "CN")})
+    found = audit(scores, table, confounds=["sex"], labels=["dx"], **QUICK)
+    assert measured(found, "accuracy", confound="").value == 1
+    found = audit(scores.to_numpy(), table, confounds=["sex"], labels=["dx"], classes=["MCI", "AD", "CN"], **QUICK)
+    assert measured(found, "accuracy", confound="").value == 1
+    scores = pandas.DataFrame({"mci": table["mci"] - 0.5, "hiv": table["hiv"] - 0.5})
+    found = audit(scores, table, confounds=["sex"], labels=["hiv", "mci"], **QUICK)
+    assert measured(found, "accuracy", confound="").value == 1
+
+
 @pytest.mark.parametrize("levels", [(1, 2), (0, 1), (3, 7)])
 def test_predicted_codes_of_classes_are_classes(levels):
     rng = np.random.default_rng(0)

@@ -54,13 +54,22 @@ class Answers:
         return replace(self, scores=scores, **columns)
 
 
-def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs") -> Tensor:
-    """Outputs as `(n, k)` float64; predicted classes given as text become one column per class."""
+def numbers_of(
+    outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs", classes: Sequence[str] = ()
+) -> Tensor:
+    """Outputs as `(n, k)` float64; predicted classes given as text become one column per class, as `classes` has them.
+
+    Columns of a DataFrame that are called by the classes, or by several labels, are brought into their order, unless
+    `classes` says what each of them stands for.
+    """
     what = f"{space} of {model!r}"
     if isinstance(outputs, Tensor):
         outputs = tensor(outputs.detach(), what).cpu().double().numpy()
     elif np.ma.is_masked(outputs):
         raise ShapeError(f"{what} must be there in every row; got masked ones. Leave these rows out.")
+    elif hasattr(outputs, "iloc") and getattr(outputs, "ndim", 1) == 2 and labels and not classes:
+        wanted = [label.name for label in labels] if len(labels) > 1 else sorted_levels(labels[0].levels)
+        outputs = outputs.iloc[:, places_of(wanted, [str(name) for name in outputs.columns])]
     try:
         array = np.asarray(outputs)
     except (ValueError, TypeError) as error:
@@ -70,7 +79,7 @@ def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = 
     if not array.size:
         raise ShapeError(f"{what} must have shape (n,) or (n, k); got {array.shape}, which is empty.")
     if array.dtype.kind not in "biuf":
-        array = _from_objects(array, labels, what)
+        array = _from_objects(array, labels, what, classes)
     if array.ndim > 2:
         array = array.reshape(len(array), -1)
     numbers = torch.from_numpy(as_array(array, what)).double()
@@ -86,7 +95,9 @@ def numbers_of(outputs: Any, labels: Sequence[Column], model: str, space: str = 
     return numbers
 
 
-def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> NDArray[np.float64]:
+def _from_objects(
+    array: NDArray[Any], labels: Sequence[Column], what: str, order: Sequence[str]
+) -> NDArray[np.float64]:
     """Cells of any kind as numbers where all of them are, else one column per class that they name."""
     cells = [None if is_missing(value) else plain(value) for value in array.ravel().tolist()]
     text = [place for place, cell in enumerate(cells) if isinstance(cell, str)]
@@ -108,7 +119,7 @@ def _from_objects(array: NDArray[Any], labels: Sequence[Column], what: str) -> N
             "of outputs and table."
         )
     named = column(what, array.ravel().tolist(), "categorical")
-    levels = sorted_levels(labels[0].levels) if len(labels) == 1 else ()
+    levels = tuple(order) or (sorted_levels(labels[0].levels) if len(labels) == 1 else ())
     if len(named.levels) > max(MOST_CODES, len(levels), len(array) // ROWS_OF_A_CLASS):
         raise TableError(
             f"{what} must be numbers, or one column of class names; got {len(named.levels):,} different texts, such as "
@@ -164,6 +175,24 @@ def sorted_levels(levels: Sequence[str]) -> tuple[str, ...]:
     if all(reads_as_number(level) for level in levels):
         return tuple(sorted(levels, key=float))
     return tuple(sorted(levels))
+
+
+def class_order(outputs: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:
+    """The class of each output column where their names end in the classes of a label, such as `score_AD`; else ()."""
+    order = tuple(_class_at_end(name, levels) for name in outputs)
+    return order if len(order) > 1 and sorted(order) == sorted(levels) else ()
+
+
+def _class_at_end(name: str, levels: Sequence[str]) -> str:
+    """The level after the word of outputs, or the longest level after the last separators; "" where there is none."""
+    ends = [level for level in levels if name.endswith(level) and not name[: -len(level)][-1:].isalnum()]
+    return name.partition("_")[2] if name.partition("_")[2] in levels else max(ends, key=len, default="")
+
+
+def places_of(wanted: Sequence[str], outputs: Sequence[str]) -> list[int]:
+    """The place of the column of each class or label that the names end in; all in their order where they do not."""
+    order = class_order(outputs, wanted)
+    return [order.index(name) for name in wanted] if order else list(range(len(outputs)))
 
 
 def _binary(outputs: Tensor, labels: Sequence[Column], rows: dict[str, Any]) -> Answers:

@@ -99,18 +99,6 @@ def _called_like_outputs(name: str) -> bool:
     return False
 
 
-def class_order(outputs: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:
-    """The class of each output column where their names end in the classes of a label, such as `score_AD`; else ()."""
-    order = tuple(_class_at_end(name, levels) for name in outputs)
-    return order if len(order) > 1 and sorted(order) == sorted(levels) else ()
-
-
-def _class_at_end(name: str, levels: Sequence[str]) -> str:
-    """The level after the word of outputs, or the longest level after the last separators; "" where there is none."""
-    ends = [level for level in levels if name.endswith(level) and not name[: -len(level)][-1:].isalnum()]
-    return name.partition("_")[2] if name.partition("_")[2] in levels else max(ends, key=len, default="")
-
-
 def positive_level(columns: Columns, outputs: Sequence[str], label: str) -> str | None:
     """The class that `predicted_LABEL` names where the score of that label is high; None where it does not say."""
     answer = columns.get(f"predicted_{label}")

@@ -79,7 +79,7 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
             text = f"{missing:,} of {n:,} rows have no {label.name} and are left out."
             notes.append(Note("missing", "note", "", text))
     _refuse_other_order(outputs, table, "outputs")
-    spaces = {"outputs": _models(outputs, labels, n, "outputs")}
+    spaces = {"outputs": _models(outputs, labels, n, "outputs", roles.classes)}
     if features is not None:
         _refuse_other_order(features, table, "features")
         spaces["features"] = _models(features, [], n, "features")
@@ -216,11 +216,11 @@ def _refuse_other_order(given: Any, table: Table, space: str) -> None:
             )
 
 
-def _models(given: Any, labels: list[Column], n: int, space: str) -> dict[str, Tensor]:
+def _models(given: Any, labels: list[Column], n: int, space: str, classes: Sequence[str] = ()) -> dict[str, Tensor]:
     models = dict(given) if isinstance(given, Mapping) else {"model": given}
     if not models:
         raise OptionError(f"{space} must hold at least one model; got none.")
-    out = {str(model): numbers_of(values, labels, str(model), space) for model, values in models.items()}
+    out = {str(model): numbers_of(values, labels, str(model), space, classes) for model, values in models.items()}
     for model, values in out.items():
         if len(values) != n:
             raise ShapeError(

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.auditing.answers import sorted_levels
+from deconfound.auditing.answers import class_order, places_of, sorted_levels
 from deconfound.auditing.files import (
     FAMILIES,
     ID_NAMES,
     Columns,
     Content,
-    class_order,
     id_column,
     matched_rows,
     output_columns,
@@ -84,7 +83,10 @@ def audit_files(
     people_of = repeated_people(base.columns) if person is None else None
     columns = _columns(base, [*roles, *([people_of] if people_of else [])], matched_rows(first, base, key), first)
     hidden = None if features is None else _features(read_file(Path(features), text), first, key, skip, list(arrays))
-    order_of_classes, high = _said_by_names(chosen, first, columns, labels)
+    names = next(iter(chosen.values()), [])
+    high = {label: level for label in labels if (level := positive_level(first.columns, names, label)) is not None}
+    if not classes:
+        arrays, classes = _by_names(arrays, chosen, columns, labels)
     return audit(
         arrays,
         columns,
@@ -94,23 +96,26 @@ def audit_files(
         features=hidden,
         fold=fold,
         positive={**high, **(positive or {})},
-        classes=classes or order_of_classes,
+        classes=classes,
         **options,
     )
 
 
-def _said_by_names(
-    chosen: Mapping[str, list[str]], first: Content, columns: Columns, labels: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The order of classes, and the level of a high score, as the names of the columns tell them."""
-    names = next(iter(chosen.values()), [])
-    positive = {label: level for label in labels if (level := positive_level(first.columns, names, label)) is not None}
-    classes: tuple[str, ...] = ()
-    if len(labels) == 1 and len(names) > 1:
-        levels = sorted_levels(column(labels[0], columns[labels[0]], "categorical").levels)
-        orders = {class_order(names, levels) for names in chosen.values()}
-        classes = orders.pop() if len(orders) == 1 else ()
-    return classes, positive
+def _by_names(
+    arrays: Columns, chosen: Mapping[str, list[str]], columns: Columns, labels: Sequence[str]
+) -> tuple[Columns, Sequence[str]]:
+    """Outputs whose columns are in the order of the labels or classes that their names tell, and that of the classes.
+
+    One order of classes that all models have is left as it is.
+    """
+    named = {model: names for model, names in chosen.items() if len(names) > 1}
+    wanted: Sequence[str] = labels
+    if named and len(labels) == 1:
+        wanted = sorted_levels(column(labels[0], columns[labels[0]], "categorical").levels)
+        orders = {class_order(named.get(model, ()), wanted) for model in arrays}
+        if len(orders) == 1:
+            return arrays, orders.pop()
+    return arrays | {model: arrays[model][:, places_of(wanted, names)] for model, names in named.items()}, ()
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
