@@ -104,6 +104,24 @@ def test_more_methods_do_not_repeat_finished_runs(compared):
     assert {job.config.method.name for job in jobs} == {"batchnorm"}
 
 
+def test_a_variant_is_trained_with_its_own_batch_size(tmp_path):
+    variants = {"small": {"method": "none", "training": {"batch_size": 8}}}
+    compared = {"methods": ["none", "small"], "variants": variants}
+    config = tiny.config(tiny.write(tmp_path), tmp_path / "runs", compare=compared)
+    sizes = [run.training.batch_size for line in entries(config) for run in line.runs.values()]
+    assert sizes == [config.training.batch_size, 8]
+    config = tiny.config(tiny.write(tmp_path), tmp_path / "runs", compare={**compared, "batch_sizes": [16]})
+    with pytest.raises(OptionError, match=r"leave batch_size to compare\.batch_sizes where both are given; got it in"):
+        entries(config)
+
+
+def test_the_name_of_a_variant_is_no_path(tmp_path):
+    compared = {"methods": ["lr 1/10"], "variants": {"lr 1/10": {"method": "none"}}}
+    config = tiny.config(tiny.write(tmp_path), tmp_path / "runs", compare=compared)
+    with pytest.raises(OptionError, match=r"names that can be folders; got 'lr 1/10'\. Leave slashes out"):
+        entries(config)
+
+
 def test_batch_sizes_are_lines_of_their_own(tmp_path):
     config = tiny.config(tiny.write(tmp_path), tmp_path / "runs", compare={"methods": ["none"], "batch_sizes": [8, 32]})
     lines = entries(config)

@@ -134,6 +134,16 @@ def entries(config: Config) -> list[Entry]:
     faults = method_faults([variants[name].method if name in variants else name for name in compared.methods])
     taken = [name for name in variants if name in METHODS]
     faults += [f"compare.variants must have names that no method has; got {name!r}." for name in taken]
+    faults += [
+        f"compare.variants must have names that can be folders; got {name!r}. Leave slashes out."
+        for name in variants
+        if "/" in name or "\\" in name
+    ]
+    faults += [
+        f"compare.variants must leave batch_size to compare.batch_sizes where both are given; got it in {name!r}."
+        for name, variant in variants.items()
+        if compared.batch_sizes and "batch_size" in variant.training
+    ]
     try:
         Resampling(compared.permutations, compared.bootstraps, config.run.seed)
     except DeconfoundError as fault:
@@ -142,13 +152,13 @@ def entries(config: Config) -> list[Entry]:
         faults.append("compare.seeds must name at least one seed; got none.")
     if faults:
         raise OptionError(listed_faults("the config", faults))
-    sizes = compared.batch_sizes or (config.training.batch_size,)
     made = []
     for line in dict.fromkeys(compared.methods):
         variant = variants.get(line)
         method = line if variant is None else variant.method
         varied = config if variant is None else _varied(config, variant)
-        for size in dict.fromkeys(sizes):
+        sizes = dict.fromkeys(compared.batch_sizes or (varied.training.batch_size,))
+        for size in sizes:
             name = line if len(sizes) == 1 else f"{line}, batch {size}"
             part = line if len(sizes) == 1 else f"{line}-batch-{size}"
             chosen = varied.updated(method={"name": method}, training={"batch_size": size})
