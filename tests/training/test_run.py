@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from deconfound.data.sources import Source
-from deconfound.errors import OptionError, TableError
+from deconfound.errors import OptionError, RunError, TableError
 from deconfound.metrics.performance import auc
+from deconfound.training.outputs import audit_folders
 from deconfound.training.problem import open_problem
 from tests.training import tiny
 
@@ -215,3 +216,23 @@ def test_controls_reach_the_method(tmp_path):
     )
     with pytest.raises(OptionError, match=r"data\.controls must be given with option 'controls_only'"):
         tiny.fit(wrong)
+
+
+def test_runs_of_other_folds_or_other_rows_are_not_audited_together(tmp_path):
+    path, short = tiny.write(tmp_path, tiny.cohort()), {"epochs": 1}
+    shuffled = tiny.write(tmp_path, tiny.cohort().sample(frac=1, random_state=0), "shuffled.csv")
+    for name, source, more in (
+        ("first", path, {}),
+        ("same", path, {}),
+        ("seed", path, {"seed": 4}),
+        ("rows", shuffled, {}),
+    ):
+        tiny.fit(tiny.config(source, tmp_path / name, training=short, run={"folder": str(tmp_path / name), **more}))
+    quick = {"permutations": 39, "bootstraps": 40, "seed": 0}
+    assert len(audit_folders([tmp_path / "first", tmp_path / "same"], **quick).verdicts) == 6
+    with pytest.raises(RunError, match=r"the same test folds to be audited together; got others in '.*seed'"):
+        audit_folders([tmp_path / "first", tmp_path / "seed"], **quick)
+    with pytest.raises(
+        RunError, match=r"the same rows in the same order to be audited together; got another age, .*rows'"
+    ):
+        audit_folders([tmp_path / "first", tmp_path / "rows"], **quick)

@@ -117,16 +117,20 @@ def audit_runs(
     found = {name: read_run_outputs(run) for name, run in runs.items()}
     first = next(iter(found.values()))
     for name, each in found.items():
-        if (each.confounds, each.labels) != (first.confounds, first.labels):
+        if (each.confounds, each.labels, each.positive) != (first.confounds, first.labels, first.positive):
             raise RunError(
                 f"runs must have the same confounds and labels to be audited together; got others in {name!r}."
             )
     common = reduce(np.intersect1d, [each.rows for each in found.values()])
+    tables = {name: _at(each, common) for name, each in found.items()}
+    table = next(iter(tables.values()))
+    for name, other in tables.items():
+        _refuse_other_rows(name, other, table)
     with threads(1 if len(common) <= ONE_THREAD else None), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeconfoundWarning)  # the result holds them as notes
         return audit(
             {name: each.outputs[np.isin(each.rows, common)] for name, each in found.items()},
-            {name: values[np.isin(first.rows, common)] for name, values in first.table.items()},
+            table,
             confounds=first.confounds,
             labels=first.labels,
             person=first.person,
@@ -138,6 +142,27 @@ def audit_runs(
             seed=seed,
             embedding=False,
             progress=progress,
+        )
+
+
+def _at(run: RunOutputs, rows: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+    return {name: values[np.isin(run.rows, rows)] for name, values in run.table.items()}
+
+
+def _refuse_other_rows(run: str, table: Mapping[str, NDArray[Any]], first: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse a run on another table, or divided otherwise: its outputs would be measured as those of other rows."""
+    shared = [name for name in first if name in table]
+    other = [name for name in shared if not np.array_equal(first[name].astype(str), table[name].astype(str))]
+    if other == [FOLD]:
+        raise RunError(
+            f"runs must have the same test folds to be audited together; got others in {run!r}. Train both with the "
+            "same splits.seed, or audit each by itself."
+        )
+    if other:
+        names = ", ".join(name for name in other if name != FOLD)
+        raise RunError(
+            f"runs must have the same rows in the same order to be audited together; got another {names} in {run!r}. "
+            "Train both on one table, or audit each by itself."
         )
 
 
