@@ -68,7 +68,7 @@ def test_from_a_table_to_predictions(here):
         ask("audit", "runs/run", "--confounds", "age")
 
     said = ask("predict", "runs/run", "table.csv", "--out", "answers.csv")
-    assert "72 of 72 rows carry ids that the run has seen" in said
+    assert "72 of 72 rows carry ids, or are of people, that the run has seen" in said
     assert len((here / "answers.csv").read_text().split()) == 73
 
 

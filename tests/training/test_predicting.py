@@ -35,6 +35,19 @@ def test_one_fold_predicts_its_test_rows_as_it_did(run, tmp_path):
     assert found.spread.isnan().all()
 
 
+def test_rows_of_known_people_and_rows_that_no_fold_is_tested_on_are_seen(tmp_path):
+    path = tiny.write(tmp_path, tiny.cohort(120, scans=2))
+    splits = {"kind": "isolated", "folds": 2}
+    tiny.fit(tiny.config(path, tmp_path / "run", data={"person": "person"}, splits=splits, training={"epochs": 1}))
+    tested = sum(len(pd.read_csv(tmp_path / "run" / f"fold-{fold}" / "predictions.csv")) for fold in range(2))
+    assert tested < 120
+    assert predict(tmp_path / "run", path).seen == 120
+    visits = tiny.cohort(120, scans=2).assign(id=[f"new{row}" for row in range(120)])
+    assert predict(tmp_path / "run", tiny.write(tmp_path, visits, "visits.csv")).seen == 120
+    others = visits.assign(person=[f"other{row}" for row in range(120)])
+    assert predict(tmp_path / "run", tiny.write(tmp_path, others, "others.csv")).seen == 0
+
+
 def test_a_large_number_is_predicted_with_the_digits_of_the_run(tmp_path):
     table = tiny.cohort(60)
     table["steps"] = 1e7 + 1 / 3 + table.pop("f5")

@@ -65,8 +65,8 @@ def predict(
         )
     if found.seen:
         console.print(
-            f"{found.seen} of {len(found.ids)} rows carry ids that the run has seen: their scores are not those of new "
-            "people",
+            f"{found.seen} of {len(found.ids)} rows carry ids, or are of people, that the run has seen: their scores "
+            "are not those of new people",
             style="yellow",
         )
     console.print(f"wrote {out}, {len(found.ids)} rows", highlight=False, markup=False, soft_wrap=True)

@@ -20,6 +20,7 @@ from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
+from deconfound.metrics.columns import level_text
 from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.packages import search_modules_in
 from deconfound.training.checks import named_columns
@@ -28,7 +29,15 @@ from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, with_policy
 from deconfound.training.problem import id_column
-from deconfound.training.run_folder import CHECKPOINT, PREDICTIONS, FoldFolder, RunFolder, load_tensors, open_run
+from deconfound.training.run_folder import (
+    CHECKPOINT,
+    NEVER_TESTED,
+    PREDICTIONS,
+    FoldFolder,
+    RunFolder,
+    load_tensors,
+    open_run,
+)
 from deconfound.training.scaling import Scaler, in_units
 from deconfound.training.sources import given_source, open_source, skipping_bad_scans
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
@@ -45,7 +54,7 @@ class RunPredictions:
         scores: `(n, outputs)`: probabilities or predicted numbers, the mean over the folds' models.
         spread: `(n, outputs)`: their standard deviation over these models; NaN for one model.
         id_column: What these names are called.
-        seen: How many rows carry an id that the run was trained or tested on.
+        seen: How many rows carry an id, or are of a person, that the run was trained or tested on.
         without_score: How many rows have no finite score, and so no class.
         assumed: One sentence for each value of a confound that folds did not know, and took as the mean of their
             training rows, and for each new site that they adapted to.
@@ -144,8 +153,7 @@ def predict(
     spread = stacked.std(0) if len(scores) > 1 else torch.full_like(mean, float("nan"))
     key = id_column(config, source)
     ids = tuple(str(value) for value in (source.table[key] if key else range(len(source))))
-    known = set() if key is None else _known_ids(opened, key)  # row numbers are no ids
-    seen = sum(name in known for name in ids)
+    seen = _seen(opened, source, [name for name in (key, config.data.person) if name])  # row numbers are no ids
     asked = [each.number for each in folds]
     assumed = (*(_assumption(value, numbers, asked) for value, numbers in unknown.items()), *adapted)
     return RunPredictions(ids, task, mean, spread, key or "id", seen, int((~has_score(mean)).sum()), assumed)
@@ -184,13 +192,18 @@ def _chosen(run: RunFolder, fold: int | None) -> list[FoldFolder]:
     return chosen
 
 
-def _known_ids(run: RunFolder, key: str) -> set[str]:
-    """The ids of all rows that finished folds were tested on; every row of a run is in one of them."""
-    found: set[str] = set()
-    for fold in run.folds:
-        if fold.finished():
-            found |= {line.get(key, line.get("id", "")) for line in fold.lines(PREDICTIONS)}
-    return found
+def _seen(run: RunFolder, source: Source, columns: Sequence[str]) -> int:
+    """How many rows have in one of the columns, of ids and of people, what a row of the run has there."""
+    seen = np.zeros(len(source), dtype=bool)
+    for column in columns:
+        known = {*run.about.get(NEVER_TESTED, {}).get(column, ())}
+        for fold in run.folds:
+            if fold.finished():
+                known |= {line[column] for line in fold.lines(PREDICTIONS) if line.get(column)}
+        if column in source.table:
+            cells = np.asarray(source.table[column]).tolist()
+            seen |= [not known.isdisjoint((str(cell), level_text(cell))) for cell in cells]
+    return int(seen.sum())
 
 
 def _new_rows(

@@ -7,14 +7,26 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from deconfound.data.files import only_one, sweep, write_json, write_text
 from deconfound.errors import RunError
 from deconfound.networks.packages import imported, module_folder, source_digest
 from deconfound.networks.pretrained import weights_digest
 from deconfound.training.fold import follower
 from deconfound.training.origin import provenance
-from deconfound.training.problem import Problem
-from deconfound.training.run_folder import ABOUT, CONFIG, FORMAT, VERSION, RunFolder, config_text, open_run, signed
+from deconfound.training.problem import Problem, id_column
+from deconfound.training.run_folder import (
+    ABOUT,
+    CONFIG,
+    FORMAT,
+    NEVER_TESTED,
+    VERSION,
+    RunFolder,
+    config_text,
+    open_run,
+    signed,
+)
 
 _imported_from: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
@@ -52,6 +64,7 @@ def start_run(problem: Problem) -> RunFolder:
             "shape": list(problem.source.shape),
             "inputs": list(getattr(problem.source, "names", ())),
             "folds": [fold.name for fold in problem.folds],
+            NEVER_TESTED: _never_tested(problem),
             "provenance": provenance(config.run.seed, problem.source.fingerprint),
         }
         write_json(folder / ABOUT, signed(about))
@@ -61,6 +74,15 @@ def start_run(problem: Problem) -> RunFolder:
     if not (folder / CONFIG).exists():
         write_text(folder / CONFIG, config_text(run.about["config"]))
     return run
+
+
+def _never_tested(problem: Problem) -> dict[str, list[str]]:
+    """Ids and people of the rows that no fold is tested on, for `predict` to know them again."""
+    tested = np.concatenate([fold.test for fold in problem.folds])
+    rows = np.setdiff1d(np.flatnonzero(~np.isnan(problem.codes).any(axis=1)), tested)
+    columns = [name for name in (id_column(problem.config, problem.source), problem.config.data.person) if name]
+    cells = {name: np.asarray(problem.source.table[name])[rows].tolist() for name in columns}
+    return {name: list(dict.fromkeys(map(str, values))) for name, values in cells.items()}
 
 
 def _check_source(run: RunFolder, source: str | None) -> None:
