@@ -182,6 +182,19 @@ def test_columns_of_a_data_frame_that_are_called_by_classes_or_labels_are_read_b
     assert measured(found, "accuracy", confound="").value == 1
 
 
+def test_predictions_on_another_scale_than_the_label_are_asked_about():
+    rng = np.random.default_rng(0)
+    months = np.exp(rng.normal(3, 0.8, 120))
+    table = {"months": months, "sex": rng.integers(0, 2, 120)}
+    outputs = {"months": months + rng.normal(size=120), "log": np.log(months)}
+    found = audit(outputs, table, confounds=["sex"], labels=["months"], **QUICK)
+    asked = [note.text for note in found.notes if note.kind == "points away"]
+    assert asked == [
+        "The outputs of log are further from months than its mean is (R² below 0). Are they in its units? Logarithms "
+        "and z-scores are not."
+    ]
+
+
 @pytest.mark.parametrize("levels", [(1, 2), (0, 1), (3, 7)])
 def test_predicted_codes_of_classes_are_classes(levels):
     rng = np.random.default_rng(0)

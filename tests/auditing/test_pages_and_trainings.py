@@ -78,6 +78,25 @@ def test_a_comparison_names_failed_trainings_first_and_both_kinds_of_differences
     )
 
 
+@pytest.mark.parametrize(
+    ("difference", "said"), [(0.01, "no difference is measurable"), (0.05, "measurably more: pmdn")]
+)
+def test_a_plain_network_that_leaves_the_least_is_said_to_only_where_others_leave_measurably_more(
+    content, difference, said
+):
+    first, second = content["lines"]
+    left = {"measures": {**second["measures"], "left/outputs/site": measures(0.3 + difference, difference)}}
+    found = comparison_sentences({**content, "lines": [first, second | left]})
+    assert found[2] == f"Of site, the plain network leaves dcor² 0.300 in its outputs, the least of all; {said}."
+
+
+def test_what_cannot_be_measured_in_the_first_method_is_not_taken_from_the_next(content):
+    first, second = content["lines"]
+    nothing = {"measures": {**first["measures"], "left/outputs/site": measures(0.3, 0.0) | {"mean": None}}}
+    found = comparison_sentences({**content, "lines": [first | nothing, second]})
+    assert found[2].startswith("Of site, the plain network leaves dcor² – in its outputs, pmdn the least with 0.010")
+
+
 def test_the_page_of_a_comparison_says_how_test_sets_were_made_and_shows_every_method(content):
     page = comparison_page(content)
     assert "one site at a time is the test set" in page

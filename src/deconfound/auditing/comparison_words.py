@@ -90,14 +90,18 @@ def _left_sentence(content: Mapping[str, Any], space: str, confound: str) -> str
     if not values:
         no = f"What is left of {confound} cannot be measured within these test sets."
         return no if space == "outputs" else ""
-    less = [network_name(line["name"]) for line in lines[1:] if sign_of(of_line(line, key)["difference"]) < 0]
+    signs = {network_name(line["name"]): sign_of(of_line(line, key)["difference"]) for line in lines[1:]}
+    less, more = ([name for name, sign in signs.items() if sign == wanted] for wanted in (-1, 1))
     base = network_name(content["base"])
-    start = f"Of {confound}, {base} leaves dcor² {shown(values[0][1]['mean'])} in its {space}"
+    start = f"Of {confound}, {base} leaves dcor² {shown(of_line(lines[0], key)['mean'])} in its {space}"
     if space == "features":
         return f"{start}; measurably less: {_listing(less)}." if less else ""
     least = min(values, key=lambda item: float(item[1]["mean"]))
     if least[0] == content["base"]:
-        return f"{start}, the least of all."
+        if len(lines) == 1:
+            return f"{start}."
+        measurable = f"measurably more: {_listing(more)}" if more else "no difference is measurable"
+        return f"{start}, the least of all; {measurable}."
     measurable = f"measurably less: {_listing(less)}" if less else "no difference is measurable"
     return f"{start}, {network_name(least[0])} the least with {shown(least[1]['mean'])}; {measurable}."
 

@@ -163,7 +163,13 @@ def _differences(
 
 
 def _question(model: str, whole: list[Estimate], labels: str) -> list[Note]:
-    """An AUC that is clearly below one half asks whether the scores were read the wrong way round."""
+    """An AUC clearly below one half, or an R² clearly below 0, asks whether the outputs are what they were read as."""
+    if any(item.statistic == "r2" and item.high < 0 for item in whole):
+        text = (
+            f"The outputs of {model} are further from {labels} than its mean is (R² below 0). Are they in its units? "
+            "Logarithms and z-scores are not."
+        )
+        return [Note("points away", "note", "", text)]
     if not any(item.statistic == "auc" and item.high < 0.5 for item in whole):
         return []
     text = (
