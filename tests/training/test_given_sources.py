@@ -146,3 +146,27 @@ def test_every_source_tells_when_one_of_its_files_has_changed(tmp_path, kind):
         assert source.current_fingerprint() != source.fingerprint
         path.write_bytes(content)
         assert source.current_fingerprint() == source.fingerprint
+
+
+def test_a_data_frame_is_trained_and_predicted_as_its_file_is(tmp_path):
+    path = tiny.write(tmp_path, FRAME)
+    asked = tiny.settings(path, tmp_path / "file", training={"epochs": 1}, data={"exclude": ["f5"]})
+    of_file = dc.fit(asked)
+    beside = {**asked, "run": {**asked["run"], "folder": str(tmp_path / "frame")}}
+    of_frame = dc.fit(beside, source=FRAME)
+    assert of_frame.metrics == of_file.metrics
+    new = FRAME.drop(columns="dx").iloc[:, ::-1]  # any order of columns
+    expected = dc.predict(of_file.folder, path)
+    for folder in (of_file.folder, of_frame.folder):
+        found = dc.predict(folder, new)
+        assert torch.equal(found.scores, expected.scores)
+        assert found.seen == len(FRAME)
+    with pytest.raises(RunError, match="data"):
+        dc.fit(beside, source=FRAME[::-1])
+
+
+def test_a_data_frame_does_not_stand_for_samples_that_are_none_of_its_columns(tmp_path):
+    run = dc.fit(settings(tmp_path / "run"), source=People())
+    for images in (None, tmp_path):
+        with pytest.raises(OptionError, match="where these are no columns of it; got DataFrame"):
+            dc.predict(run.folder, FRAME, images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
-from deconfound.design.table import absent, is_missing
+from deconfound.design.table import Table, absent, is_missing
 from deconfound.errors import TableError
 
 # Columns that name rows and people. Where they are numbers they are no features all the same.
@@ -36,7 +37,7 @@ MOST_LEVELS = 20
 
 
 def open_table(
-    path: str | Path,
+    path: str | Path | Table,
     *,
     table: str | Path | None = None,
     id: str | None = None,
@@ -50,7 +51,7 @@ def open_table(
     and which columns are no features.
 
     Args:
-        path: CSV, TSV, Parquet or XLSX, one row per sample.
+        path: CSV, TSV, Parquet or XLSX, one row per sample; or a DataFrame.
         table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used.
         id: The column that joins the two; it is kept as text. The one they share if None.
         features: Columns, globs or `column[level]` of `path`; every column without a role if None, except those that
@@ -58,12 +59,12 @@ def open_table(
         exclude: Columns or globs that are no features.
         roles: Columns with another role (labels, confounds, person, …), which are never features by default.
     """
-    path = Path(path)
+    given, path = path, Path(path) if isinstance(path, str | Path) else Path("the table")
     people = None if table is None else read_table(table, [id] if id else [])
     if people is not None and id is None:
-        id = _shared(path, read_table(path), Path(str(table)), people)
+        id = _shared(path, read_table(given), Path(str(table)), people)
         people = read_table(str(table), [id])
-    content = read_table(path, [id] if id else [])
+    content = read_table(given, [id] if id else [])
     if people is not None:
         assert id is not None
         content, people = join(path, content, Path(str(table)), people, id)
@@ -80,8 +81,17 @@ def open_table(
         columns, notes = _named(content, features, taken, dropped)
     values = np.column_stack(list(columns.values()))
     everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
+    if not isinstance(given, str | Path):
+        return ArraySource(values, everything, _digest(everything), tuple(columns), tuple(notes))
     files = [path, *([Path(str(table))] if table else [])]
     return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files)
+
+
+def _digest(content: Columns) -> str:
+    """A digest of columns in memory."""
+    return hashlib.sha256(
+        repr([(name, cells.tolist()) for name, cells in sorted(content.items())]).encode()
+    ).hexdigest()
 
 
 def _by_default(path: Path, content: Columns, taken: set[str], dropped: set[str]) -> tuple[Columns, list[SourceNote]]:

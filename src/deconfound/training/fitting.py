@@ -63,8 +63,9 @@ def fit(
     Args:
         config: A YAML file, a mapping, or a `Config`.
         overrides: Changes of it, such as `"training.lr=0.01"`.
-        source: The data instead of what `data.source` names: what `deconfound.data.open_dataset` or another reader
-            opened, or a torch or Hugging Face dataset of dicts, whose entries of the config's names are the table.
+        source: The data instead of what `data.source` names: a DataFrame with the columns of such a file, what
+            `deconfound.data.open_dataset` or another reader opened, or a torch or Hugging Face dataset of dicts, whose
+            entries of the config's names are the table.
         jobs: Folds that run at a time on this machine; -1 is one per core.
         cluster: Send the folds there instead, as an array of submitit.
         audit: Whether to audit the outputs; the config's `run.audit` if None.

@@ -54,7 +54,8 @@ def open_runs(configs: Sequence[Config], progress: OnProgress | None = None, giv
     if progress is not None:
         progress(Progress("reading", 0, 0, "reading the data"))
     sources: dict[str, Source] = {}
-    whole = None if given is None else given_source(given, [name for each in configs for name in named_columns(each)])
+    named = [name for each in configs for name in named_columns(each)]
+    whole = None if given is None else given_source(given, named, configs[0].data)
     problems = []
     for config in configs:
         key = config.data.model_dump_json() + repr(roles(config))

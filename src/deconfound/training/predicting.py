@@ -105,8 +105,8 @@ def predict(
 
     Args:
         run: The folder that `fit` wrote.
-        table: The new rows, with the confounds that the method reads; labels are not needed. Or a source or dataset of
-            samples with these columns, as `fit` takes it.
+        table: The new rows, a file or a DataFrame, with the confounds that the method reads; labels are not needed. Or
+            a source or dataset of samples with these columns, as `fit` takes it.
         images: Where the samples are, if not in `table`: features, an array, or a folder of scans.
         fold: Use this fold's model alone; the mean over all folds if None.
         unseen: What a site (or another level) is that the run has not seen: "error"; "mean", the average of the known
@@ -133,7 +133,8 @@ def predict(
     source = _new_rows(config, about, table, images, skip_bad)
     shape = tuple(about["shape"])
     if tuple(source.shape) != shape:
-        raise TableError(f"samples must have the shape {shape} of the run's; got {tuple(source.shape)}.")
+        beside = " Say where the samples are: --images (images=)." if len(source.shape) < len(shape) else ""
+        raise TableError(f"samples must have the shape {shape} of the run's; got {tuple(source.shape)}.{beside}")
     task = Task.from_dict(about["task"])
     scores = []
     unknown: dict[Assumed, list[int]] = {}
@@ -209,18 +210,18 @@ def _seen(run: RunFolder, source: Source, columns: Sequence[str]) -> int:
 def _new_rows(
     config: Config, about: Mapping[str, Any], table: Any, images: str | Path | None, skip_bad: bool
 ) -> Source:
+    known = {"features": tuple(about["inputs"]) or None, "exclude": ()}  # the inputs are known by name
     if isinstance(table, str | Path):
-        data = config.data.model_copy(
-            update={
-                "source": str(table if images is None else images),
-                "table": None if images is None else str(table),
-                "features": tuple(about["inputs"]) or None,
-                "exclude": (),  # the inputs are known by name
-            }
-        )
+        where = {"source": str(table if images is None else images), "table": None if images is None else str(table)}
+        data = config.data.model_copy(update=known | where)
         source = open_source(skipping_bad_scans(data) if skip_bad else data, [])
+    elif images is not None or (hasattr(table, "iloc") and not about["inputs"]):
+        raise OptionError(
+            "table must be a file, or be opened with its samples, where these are no columns of it; got "
+            f"{type(table).__name__}. Save it, or pass what deconfound.data.open_dataset makes of both."
+        )
     else:
-        source = given_source(table, named_columns(config))
+        source = given_source(table, named_columns(config), config.data.model_copy(update=known))
     check_finite(source, config.data.missing_features, "data.missing_features")
     return source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deconfound.data import Source, open_dataset, reads_files
+from deconfound.data import Source, open_dataset, open_table, reads_files
 from deconfound.data import open_source as open_any
 from deconfound.data.datasets import check_items
 from deconfound.errors import OptionError
@@ -21,11 +21,13 @@ GIVEN = "(given)"
 READERS = {"source", "table", "id", "array", "features", "exclude", "options"}
 
 
-def given_source(source: Any, columns: Sequence[str]) -> Source:
-    """A source as it is, or a dataset with its entries of these names as the table."""
+def given_source(source: Any, columns: Sequence[str], data: DataOptions) -> Source:
+    """A source as it is, a DataFrame as a file of it, or a dataset with its entries of these names as the table."""
     if hasattr(source, "read") and hasattr(source, "table"):
         known: Source = source
         return known
+    if hasattr(source, "iloc"):
+        return open_table(source, id=data.id, features=data.features, exclude=data.exclude, roles=columns)
     check_items(source)
     first = source[0]
     if not isinstance(first, Mapping):
