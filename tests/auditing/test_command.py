@@ -317,3 +317,16 @@ def json_of(*arguments):
 def auc_of(found, model):
     rows = [row for row in found["rows"] if (row["statistic"], row["space"], row["confound"]) == ("auc", "outputs", "")]
     return next(row["value"] for row in rows if row["model"] == model)
+
+
+def test_files_that_no_id_joins_are_said_to_be_matched_by_their_order(files):
+    outputs, table = cohort(n=90)
+    write(files / "named.csv", {"scan": table["scan"], "logit": outputs["clean"]})
+    write(files / "nameless.csv", {"logit": outputs["clean"]})
+    np.save(files / "array.npy", outputs["clean"])
+    for name, by_order in (("named.csv", False), ("nameless.csv", True), ("array.npy", True)):
+        joined = ["--id", "scan"] if name == "named.csv" else []
+        done = run(files / name, "--table", files / "people.tsv", "--confounds", "age", "--out", files / "out", *joined)
+        assert done.exit_code == 0, done.output
+        said = f"rows of {name} and people.tsv are matched by their order" in " ".join(done.output.split())
+        assert said == by_order

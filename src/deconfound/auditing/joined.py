@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from deconfound.auditing.files import (
     stacked,
 )
 from deconfound.auditing.main import audit
+from deconfound.auditing.records import Note
 from deconfound.auditing.result import Audit
 from deconfound.auditing.table_checks import repeated_people
 from deconfound.design.table import absent
@@ -87,7 +89,7 @@ def audit_files(
     high = {label: level for label in labels if (level := positive_level(first.columns, names, label)) is not None}
     if not classes:
         arrays, classes = _by_names(arrays, chosen, columns, labels)
-    return audit(
+    result = audit(
         arrays,
         columns,
         confounds=confounds,
@@ -99,6 +101,12 @@ def audit_files(
         classes=classes,
         **options,
     )
+    others = [content for content in (*contents[1:], base) if content is not first]
+    by_order = [content.path.name for content in others if key is None or not (first.columns and content.columns)]
+    if not by_order:
+        return result
+    said = f"rows of {first.path.name} and {', '.join(by_order)} are matched by their order, for no id joins them."
+    return replace(result, notes=(*result.notes, Note("reading", "note", "", said)))
 
 
 def _by_names(
