@@ -108,6 +108,14 @@ def test_a_method_that_fails_is_reported_after_the_others_are_compared(here):
     assert [line["name"] for line in json.loads((here / "runs/run/results.json").read_text())["lines"]] == ["none"]
 
 
+def test_init_refuses_an_infinite_feature_as_a_run_does(here):
+    frame = tiny.cohort()
+    frame.loc[7, "f1"] = float("inf")
+    tiny.write(here, frame)
+    with pytest.raises(DeconfoundError, match=r"got infinite values in row 7, in 1 column: f1 \(1\)"):
+        ask("init", "table.csv", "--label", "dx", "--confounds", "age,sex,site", "--id", "id")
+
+
 def test_init_notices_what_matters(here):
     frame = tiny.cohort(60, scans=2).rename(columns={"person": "subject"})
     frame["education"] = 12.0

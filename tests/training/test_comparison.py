@@ -174,6 +174,9 @@ def test_one_method_is_compared_with_itself_under_names_of_its_own(tmp_path):
     unknown = {"methods": ["a"], "variants": {"a": {"method": "pmdn", "training": {"balance": "much"}}}}
     with pytest.raises(OptionError, match=r"compare\.variants must have keys of training that can be"):
         entries(tiny.config(path, tmp_path / "runs", compare=unknown))
+    unknown["variants"]["a"]["training"] = {"lrr": 3}
+    with pytest.raises(OptionError, match=r"training must hold known keys; got 'lrr'\. Did you mean 'lr'\?$"):
+        entries(tiny.config(path, tmp_path / "runs", compare=unknown))
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")

@@ -17,6 +17,7 @@ from deconfound.methods import METHODS
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
 from deconfound.training.config import Config, Variant
+from deconfound.training.config_file import faults_of
 from deconfound.training.fitting import asked_audit, chosen_config, first_of_several
 from deconfound.training.intervals import Interval, difference, interval, within
 from deconfound.training.jobs import OnProgress, open_runs, raise_if_failed, train_runs, working_on
@@ -170,13 +171,16 @@ def entries(config: Config) -> list[Entry]:
 
 def _varied(config: Config, variant: Variant) -> Config:
     """The config under a variant's options and keys of training."""
+    from pydantic import ValidationError
+
     options = {**config.method.options, variant.method: variant.options}
     try:
         training = type(config.training).model_validate(config.training.model_dump() | variant.training)
-    except ValueError as fault:
+    except ValidationError as error:
+        faults = " ".join(faults_of(error, "training"))
         raise OptionError(
-            f"compare.variants must have keys of training that can be; got {variant.training}: {fault}"
-        ) from fault
+            f"compare.variants must have keys of training that can be; got {variant.training}: {faults}"
+        ) from error
     return config.updated(method={"options": options}).model_copy(update={"training": training})
 
 

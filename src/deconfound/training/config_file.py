@@ -6,12 +6,15 @@ import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deconfound.errors import OptionError, need
 from deconfound.networks.packages import is_own, search_modules_in
 from deconfound.training.checks import listed_faults, validate_config
 from deconfound.training.config import Config, sections
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 # What pydantic calls a fault, and how a config should have been.
 _RULES = {
@@ -127,6 +130,14 @@ def _validated(content: dict[str, Any], faults: list[str]) -> Config | None:
         return Config.model_validate(left)
     except ValidationError:
         return None
+
+
+def faults_of(error: ValidationError, section: str) -> list[str]:
+    """A sentence for each key of a section that pydantic refuses."""
+    by_key: dict[str, list[Any]] = {}
+    for fault in error.errors(include_url=False):
+        by_key.setdefault(str(fault["loc"][0]), []).append(fault)
+    return [_sentence((section, key), group) for key, group in by_key.items()]
 
 
 def _sentence(key: tuple[str, ...], group: Sequence[Any]) -> str:

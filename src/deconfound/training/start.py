@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deconfound.auditing.table_checks import SITES, repeated_people
-from deconfound.data import FileSource, Source
+from deconfound.data import FileSource, Source, check_finite
 from deconfound.design.table import absent
 from deconfound.errors import TableError
 from deconfound.training.checks import number_faults, role_faults
@@ -71,6 +71,11 @@ def start_config(
         faults += absent([name for name in names if name], list(opened.table), option)
     faults += [] if confounds else ["--confounds must name at least one column; got none."]
     faults += role_faults(labels, columns, "--label") + number_faults(opened.table, columns)
+    if getattr(opened, "names", ()):
+        try:
+            check_finite(opened, "mean")
+        except TableError as error:
+            faults += str(error).split("\n")
     if faults:
         raise TableError("\n".join(faults))
     task, codes = read_task(opened.table, labels, "auto", {}, None)
