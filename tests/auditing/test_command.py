@@ -330,3 +330,19 @@ def test_files_that_no_id_joins_are_said_to_be_matched_by_their_order(files):
         assert done.exit_code == 0, done.output
         said = f"rows of {name} and people.tsv are matched by their order" in " ".join(done.output.split())
         assert said == by_order
+
+
+def test_features_in_another_order_are_joined_by_the_id_that_they_share_with_the_predictions(files):
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=90)
+    table = {"participant_id": [f"p{row}" for row in range(90)], "age": age, "logit": rng.normal(size=90)}
+    write(files / "said.csv", table)
+    order = rng.permutation(90)
+    hidden = {"participant_id": np.array(table["participant_id"])[order], "h1": age[order], "h2": rng.normal(size=90)}
+    write(files / "hidden.csv", hidden)
+    np.save(files / "hidden.npy", age)
+    for name, by_order in (("hidden.csv", False), ("hidden.npy", True)):
+        done = run(files / "said.csv", "--features", files / name, "--confounds", "age", "--out", files / "out")
+        assert done.exit_code == 0, done.output
+        assert ["said", "age", "strong"] in shown(done.output)  # the outputs hold nothing of age
+        assert (f"said.csv and {name} are matched by their order" in " ".join(done.output.split())) == by_order

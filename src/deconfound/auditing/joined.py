@@ -84,7 +84,8 @@ def audit_files(
         arrays |= {model: values[order] for model, values in found.items()}
     people_of = repeated_people(base.columns) if person is None else None
     columns = _columns(base, [*roles, *([people_of] if people_of else [])], matched_rows(first, base, key), first)
-    hidden = None if features is None else _features(read_file(Path(features), text), first, key, skip, list(arrays))
+    inner = None if features is None else read_file(Path(features), text)
+    hidden = None if inner is None else _features(inner, first, key, skip, list(arrays))
     names = next(iter(chosen.values()), [])
     high = {label: level for label in labels if (level := positive_level(first.columns, names, label)) is not None}
     if not classes:
@@ -103,6 +104,8 @@ def audit_files(
     )
     others = [content for content in (*contents[1:], base) if content is not first]
     by_order = [content.path.name for content in others if key is None or not (first.columns and content.columns)]
+    if inner is not None and _shared_id(key, first, inner) is None:
+        by_order.append(inner.path.name)
     if not by_order:
         return result
     said = f"rows of {first.path.name} and {', '.join(by_order)} are matched by their order, for no id joins them."
@@ -172,9 +175,15 @@ def _models(
     return {model: stacked(file, columns) for model, columns in groups.items()}
 
 
+def _shared_id(key: str | None, first: Content, file: Content) -> str | None:
+    """The id of the predictions that features have too and that names each row; None where the order has to do."""
+    names = [name for name in (key, *ID_NAMES) if name in first.columns and name in file.columns]
+    return next((name for name in names if len(set(first.columns[name].tolist())) == first.rows), None)
+
+
 def _features(file: Content, first: Content, key: str | None, skip: set[str], models: list[str]) -> Columns:
     """Features by model name; a file with one array belongs to the one model, or to all of them."""
-    order = matched_rows(first, file, key if key in file.columns else None)
+    order = matched_rows(first, file, _shared_id(key, first, file))
     if file.columns:
         numeric = [values for name, values in file.columns.items() if name not in skip and values.dtype.kind in "fiu"]
         if not numeric:
