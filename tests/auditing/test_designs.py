@@ -182,6 +182,17 @@ def test_columns_of_a_data_frame_that_are_called_by_classes_or_labels_are_read_b
     assert measured(found, "accuracy", confound="").value == 1
 
 
+def test_numbers_as_text_are_asked_about_and_can_be_read_as_numbers():
+    rng = np.random.default_rng(0)
+    age, dx = rng.normal(60, 9, 120), rng.integers(0, 2, 120)
+    table = {"age": age.astype(str), "dx": dx}
+    with pytest.warns(DeconfoundWarning):
+        found = audit(dx + age, table, confounds=["age"], labels=["dx"], **QUICK)
+    assert any("age holds 120 different numbers as text, each a level of its own" in note.text for note in found.notes)
+    found = audit(dx + age, table, confounds=["age"], labels=["dx"], types={"age": "numeric"}, **QUICK)
+    assert grades(found) == {("model", "age"): "strong"}
+
+
 def test_predictions_on_another_scale_than_the_label_are_asked_about():
     rng = np.random.default_rng(0)
     months = np.exp(rng.normal(3, 0.8, 120))

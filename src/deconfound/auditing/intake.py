@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.answers import LARGEST, numbers_of
+from deconfound.auditing.answers import LARGEST, MOST_CODES, numbers_of
 from deconfound.auditing.records import Note
 from deconfound.auditing.table_checks import SITES, alike_levels, alike_sentence, codes_in, repeated_people
+from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
 from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.metrics.columns import Column, category_codes, column
@@ -124,6 +125,13 @@ def _doubts(
              f"{alike_sentence(item.name, groups)}.")
         for item in items
         if (groups := alike_levels(item.levels))
+    ]  # fmt: skip
+    notes += [
+        Note("codes", "warning", "" if item.name in roles.labels else item.name,
+             f"{item.name} holds {len(item.levels):,} different numbers as text, each a level of its own; turn them "
+             f"into numbers, or pass types={{{item.name!r}: 'numeric'}} (--type '{item.name}=numeric').")
+        for item in items
+        if item.name not in types and len(item.levels) > MOST_CODES and all(map(reads_as_number, item.levels))
     ]  # fmt: skip
     if roles.person is None and (name := repeated_people(table)) is not None:
         cells = np.asarray(table[name]).tolist()
