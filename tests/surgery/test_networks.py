@@ -173,7 +173,8 @@ def above_chance(groups):
     return excess / sum(group.spread**2 for group in groups) ** 0.5
 
 
-SLOW = {"resnet3d", "gru"}
+# A network of each kind stays: bert for the transformers of packages, lstm for recurrent ones.
+SLOW = {"resnet3d", "gru", "hugging face vit", "monai vit"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES])
