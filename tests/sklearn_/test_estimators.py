@@ -185,7 +185,7 @@ def test_what_cannot_be_done_is_said_with_the_way_out():
 
     three = np.arange(40) % 3
     faults = [
-        (lambda: fit(y=np.zeros(40)), "y must hold at least two classes; got one class"),
+        (lambda: fit(y=np.full(40, "a")), "y must hold at least two classes; got one class: 'a'."),
         (
             lambda: fit(network=nn.Sequential(nn.Linear(8, 5))),
             r"the network must return \(n, 1\) or \(n, 2\) for 2 classes",

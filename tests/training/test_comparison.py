@@ -193,3 +193,8 @@ def test_a_variant_that_fails_does_not_take_its_method_along(tmp_path):
         found = compare(tiny.config(path, tmp_path / "runs", compare=chosen, training={"epochs": 3}))
     assert [line["name"] for line in found.lines] == ["none"]
     assert len(found.failures) == 2
+    assert not found.sentences[0].startswith("Differences")
+    chosen["methods"] = ["mad", "none"]
+    with pytest.warns(DeconfoundWarning, match="left out"):
+        found = compare(tiny.config(path, tmp_path / "runs", compare=chosen, training={"epochs": 3}))
+    assert found.sentences[0] == "Differences are to none, for folds of mad failed."

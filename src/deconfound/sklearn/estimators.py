@@ -81,7 +81,7 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise TableError(f"y must hold at least two classes; got one class: {self.classes_[0]!r}.")
+            raise TableError(f"y must hold at least two classes; got one class: {self.classes_.tolist()[0]!r}.")
         return Task(codes.astype(np.int64), len(self.classes_))
 
     def decision_function(self, X: Any, confounds: Any = None) -> NDArray[np.float64]:

@@ -124,7 +124,7 @@ def compare(
                 write_text(folder / REPORT, comparison_page(content))
         content = read_json(folder / RESULTS)
     files = (folder / RESULTS, folder / REPORT)
-    sentences = tuple(comparison_sentences(content))
+    sentences = (*_other_base(lines[0].name, whole[0].name), *comparison_sentences(content))
     return Comparison(folder, content["lines"], audited, sentences, content, files, tuple(failed))
 
 
@@ -182,6 +182,11 @@ def _varied(config: Config, variant: Variant) -> Config:
             f"compare.variants must have keys of training that can be; got {variant.training}: {faults}"
         ) from error
     return config.updated(method={"options": options}).model_copy(update={"training": training})
+
+
+def _other_base(asked: str, base: str) -> list[str]:
+    """That the others are compared with another method than the one that was named first, whose folds failed."""
+    return [] if base == asked else [f"Differences are to {base}, for folds of {asked} failed."]
 
 
 def _compared(
