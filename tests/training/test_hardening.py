@@ -151,7 +151,7 @@ def endless(outputs, shape, folder):
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_killed_command_leaves_no_process_behind(tmp_path, how):
     content = tiny.settings(
         tiny.write(tmp_path), tmp_path / "run", method={"name": "none"}, training={"epochs": 10**6},

@@ -35,6 +35,14 @@ TILES = {
 }
 # The interpreter cuts bfloat16 off where a GPU rounds.
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
+# Tiles and types do not act together: each tile with one type, each type with one tile.
+TILED = pytest.mark.parametrize(
+    ("tile", "dtype"),
+    [
+        *(pytest.param(tile, torch.float32, id=name) for name, tile in TILES.items()),
+        *(pytest.param(TILES["some blocks"], dtype, id=str(dtype)) for dtype in (torch.bfloat16, torch.float16)),
+    ],
+)
 
 
 def matrices(n, d, q, confounds, dtype=torch.float32, seed=0):
@@ -51,8 +59,7 @@ def counters():
     return torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int64)
 
 
-@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@TILED
 @pytest.mark.parametrize(("n", "d", "q", "confounds"), [(41, 33, 8, 6), (1, 1, 2, 1), (17, 20, 15, 13)])
 def test_one_pass_moves_beta_as_torch_does_and_subtracts(tile, dtype, n, d, q, confounds):
     features, regressors, removed, beta = matrices(n, d, q, confounds, dtype)
@@ -69,8 +76,7 @@ def test_one_pass_moves_beta_as_torch_does_and_subtracts(tile, dtype, n, d, q, c
     assert skipped == 0
 
 
-@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+@TILED
 @pytest.mark.parametrize(("n", "d", "q"), [(41, 33, 6), (1, 5, 1)])
 def test_one_pass_averages_gradients_as_torch_does_and_adds_the_way_through_beta(tile, dtype, n, d, q):
     """Sizes that begin, stay, jump up and jump down, beside one another."""
