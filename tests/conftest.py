@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,10 @@ import deconfound as dc
 
 # The arithmetic of the tests is small, and the test processes already use every core.
 torch.set_num_threads(1)
+# dcor keeps what numba compiles on disk. Test processes that compile at one time overwrite each other's entries there,
+# and a later one aborts on what it reads: each has a folder of its own.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / f"numba-{WORKER}")
 
 
 @dataclass(frozen=True)
