@@ -103,13 +103,18 @@ def audit_files(
         **options,
     )
     others = [content for content in (*contents[1:], base) if content is not first]
-    by_order = [content.path.name for content in others if key is None or not (first.columns and content.columns)]
-    if inner is not None and _shared_id(key, first, inner) is None:
-        by_order.append(inner.path.name)
-    if not by_order:
-        return result
-    said = f"rows of {first.path.name} and {', '.join(by_order)} are matched by their order, for no id joins them."
-    return replace(result, notes=(*result.notes, Note("reading", "note", "", said)))
+    return replace(result, notes=(*result.notes, *_matched_by_order(first, others, inner, key)))
+
+
+def _matched_by_order(
+    first: Content, others: Sequence[Content], features: Content | None, key: str | None
+) -> list[Note]:
+    """A note that names the files whose rows no id joins to those of the first."""
+    names = [content.path.name for content in others if key is None or not (first.columns and content.columns)]
+    if features is not None and _shared_id(key, first, features) is None:
+        names.append(features.path.name)
+    said = f"rows of {first.path.name} and {', '.join(names)} are matched by their order, for no id joins them."
+    return [Note("reading", "note", "", said)] if names else []
 
 
 def _by_names(

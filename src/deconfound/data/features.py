@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deconfound.data.files import digest
 from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
 from deconfound.design.table import Table, absent, is_missing
@@ -82,16 +82,10 @@ def open_table(
     values = np.column_stack(list(columns.values()))
     everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
     if not isinstance(given, str | Path):
-        return ArraySource(values, everything, _digest(everything), tuple(columns), tuple(notes))
+        content_digest = digest({name: repr(cells.tolist()) for name, cells in everything.items()})
+        return ArraySource(values, everything, content_digest, tuple(columns), tuple(notes))
     files = [path, *([Path(str(table))] if table else [])]
     return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files)
-
-
-def _digest(content: Columns) -> str:
-    """A digest of columns in memory."""
-    return hashlib.sha256(
-        repr([(name, cells.tolist()) for name, cells in sorted(content.items())]).encode()
-    ).hexdigest()
 
 
 def _by_default(path: Path, content: Columns, taken: set[str], dropped: set[str]) -> tuple[Columns, list[SourceNote]]:
