@@ -248,3 +248,22 @@ def test_one_opener_tells_images_scans_arrays_and_tables_apart(folder):
         open_source(folder.parent / "cache")
     with pytest.raises(OptionError, match=r"data.options must be arguments of the reader of pictures; got .*'hue'"):
         open_source(folder, table=table, options={"hue": 1})
+    with pytest.raises(OptionError, match=r"data.options must be arguments of the reader .* multiple values .*'table'"):
+        open_source(folder, table=table, options={"table": "other.csv"})
+
+
+def test_names_of_people_keep_their_zeros_beside_images_arrays_and_in_tables(folder):
+    table = folder.parent / "people.csv"
+    frame = pd.read_csv(folder.parent / "labels.csv").assign(subject=["0005", "0005", "0010", "0123"], visit="01")
+    frame.to_csv(table, index=False)
+    np.save(folder.parent / "x.npy", np.zeros((4, 5)))
+    options = {"size": 8, "cache": folder.parent / "cache", "progress": False}
+    opened = [
+        open_source(folder, table=table, options=options, text=["subject"]),
+        open_source(folder, table=table, options=options, id="subject"),
+        open_source(folder.parent / "x.npy", table=table, text=["subject"]),
+        open_source(table, roles=["dx", "picture", "subject"], text=["subject"]),
+    ]
+    for source in opened:
+        assert source.table["subject"].tolist() == ["0005", "0005", "0010", "0123"]
+        assert source.table["visit"].tolist() == [1, 1, 1, 1]

@@ -77,6 +77,15 @@ def test_ids_of_a_table_keep_their_zeros(tmp_path):
     assert opened(tmp_path, tmp_path, table=tmp_path / "list.tsv").table["person"].tolist() == ["007"]
 
 
+def test_names_of_people_in_the_tables_of_a_bids_folder_keep_their_zeros(tmp_path):
+    root = write_bids(tmp_path / "study", people=2, sessions=1)
+    lines = (root / "participants.tsv").read_text().splitlines()
+    rows = [f"{line}\t{cell}" for line, cell in zip(lines, ["family", "007", "012"], strict=True)]
+    (root / "participants.tsv").write_text("\n".join(rows) + "\n")
+    (root / "sub-01" / "sub-01_sessions.tsv").write_text("session_id\tfamily\nses-1\t008\n")
+    assert opened(root, tmp_path, text=["family"]).table["family"].tolist() == ["008", "012"]
+
+
 def test_orientation_is_made_one(tmp_path):
     values = np.random.default_rng(0).uniform(1, 9, (6, 7, 8)).astype(np.float32)
     write_scan(tmp_path / "ras.nii", values=values)

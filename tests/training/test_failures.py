@@ -52,6 +52,14 @@ def test_a_stopped_run_goes_on_to_the_numbers_of_a_whole_one(broken_off, tmp_pat
     assert not (tmp_path / "run" / "fold-1" / "last.ckpt").exists()
 
 
+def test_a_run_whose_rows_are_now_divided_otherwise_does_not_go_on(broken_off, tmp_path, monkeypatch):
+    monkeypatch.setattr("deconfound.training.problem.person_codes", lambda *_: np.arange(72)[::-1])
+    with pytest.raises(RunError, match="must be divided as when it was started; got other test rows in fold-0"):
+        tiny.fit(broken_off)
+    monkeypatch.undo()
+    assert len(tiny.fit(broken_off)["folds"]) == 2
+
+
 def test_a_corrupt_checkpoint_is_named_and_finished_folds_stay(broken_off, tmp_path):
     kept = first_fold(tmp_path / "run")
     last = tmp_path / "run" / "fold-1" / "last.ckpt"

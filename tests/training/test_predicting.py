@@ -48,6 +48,40 @@ def test_rows_of_known_people_and_rows_that_no_fold_is_tested_on_are_seen(tmp_pa
     assert predict(tmp_path / "run", tiny.write(tmp_path, others, "others.csv")).seen == 0
 
 
+@pytest.mark.parametrize("kind", ["table", "array"])
+def test_ids_of_people_and_rows_keep_their_zeros_in_predictions(tmp_path, kind):
+    frame = tiny.cohort(60, scans=2)
+    frame["subject"] = [f"{7 * row // 2 + 5:04d}" for row in range(60)]
+    frame["subject"] = frame["subject"].to_numpy()[np.arange(60) // 2 * 2]
+    path = tiny.write(tmp_path, frame.drop(columns="person"))
+    data = {"id": None, "person": "subject"}
+    if kind == "array":
+        np.save(tmp_path / "x.npy", frame[["f0", "f1"]].to_numpy())
+        data |= {"source": str(tmp_path / "x.npy"), "table": str(path)}
+    tiny.fit(tiny.config(path, tmp_path / "run", data=data, training={"epochs": 1}))
+    for fold in range(2):
+        said = pd.read_csv(tmp_path / "run" / f"fold-{fold}" / "predictions.csv", dtype=str)
+        rows = frame.iloc[said["row"].astype(int)]
+        assert said["subject"].tolist() == rows["subject"].tolist()
+        assert said["id"].tolist() == rows["id"].tolist()
+    # A spreadsheet drops the zeros of ids, and these people are known all the same.
+    visits = frame.assign(subject=frame["subject"].astype(int), id=[f"new{row}" for row in range(60)])
+    new, images = tiny.write(tmp_path, visits, "visits.csv"), tmp_path / "x.npy" if kind == "array" else None
+    assert predict(tmp_path / "run", new, images).seen == 60
+    visits["subject"] += 1
+    assert predict(tmp_path / "run", tiny.write(tmp_path, visits, "visits.csv"), images).seen == 0
+
+
+def test_rows_without_an_id_are_nobody_that_the_run_has_seen(tmp_path):
+    frame = tiny.cohort(60)
+    frame.loc[:9, "id"] = None
+    path = tiny.write(tmp_path, frame)
+    tiny.fit(tiny.config(path, tmp_path / "run", data={"id": None}, training={"epochs": 1}))
+    found = predict(tmp_path / "run", path)
+    assert found.ids[8:12] == ("", "", "0010", "0011")
+    assert found.seen == 50
+
+
 def test_a_large_number_is_predicted_with_the_digits_of_the_run(tmp_path):
     table = tiny.cohort(60)
     table["steps"] = 1e7 + 1 / 3 + table.pop("f5")

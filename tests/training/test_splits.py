@@ -1,5 +1,7 @@
 """Folds: nothing of the test rows is seen before they are predicted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,29 @@ def test_kfold_gives_the_rows_that_release_0_1_gave():
     found = kfold(np.arange(30) % 3, person_codes({"p": np.arange(30) // 2}, "p", 30), folds=3, validation=0.2, seed=4)
     assert [fold.test.tolist() for fold in found] == PARTS_OF_0_1
     assert [fold.validation.tolist() for fold in found] == [[4, 5, 26, 27], [10, 11, 12, 13], [0, 1, 4, 5]]
+
+
+def test_whole_numbers_as_ids_give_the_same_folds_whether_they_are_read_as_numbers_or_as_text(tmp_path):
+    frame = tiny.cohort(60, scans=2)
+    frame["person"] = np.random.default_rng(0).permutation(np.arange(1, 31)).repeat(2)
+    config = tiny.config(tiny.write(tmp_path, frame), tmp_path / "run", data={"person": "person"})
+    problem = open_problem(config)
+    assert problem.source.table["person"].tolist() == frame["person"].astype(str).tolist()
+    in_numbers = open_problem(config, replace(problem.source, table=frame))
+    assert [fold.test.tolist() for fold in problem.folds] == [fold.test.tolist() for fold in in_numbers.folds]
+
+
+def test_a_person_whose_id_is_written_with_and_without_zeros_is_one_person():
+    codes = person_codes({"p": np.array(["0010", "0005", "5", "A5", "0A5"], dtype=object)}, "p", 5)
+    assert codes.tolist() == [1, 0, 0, 3, 2]
+
+
+def test_a_column_of_people_that_is_a_confound_too_is_read_by_its_values(tmp_path):
+    frame = tiny.cohort(60).assign(site=np.arange(60) % 20)
+    config = tiny.config(
+        tiny.write(tmp_path, frame), tmp_path / "run", data={"person": "site"}, design={"confounds": ["age", "site"]}
+    )
+    assert open_problem(config).source.table["site"].dtype.kind == "i"
 
 
 def test_batches_are_of_nearly_one_size_and_hold_every_row_once():

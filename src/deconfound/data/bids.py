@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ class Listing:
     tables: tuple[Path, ...] = ()
 
 
-def list_bids(root: Path, table: Columns | None, pattern: str) -> Listing:
+def list_bids(root: Path, table: Columns | None, pattern: str, text: Sequence[str] = TEXT) -> Listing:
     """The scans of a BIDS folder, each with the row of its participant and session.
 
-    A table instead of `participants.tsv` must have `participant_id`, and may have `session_id`.
+    A table instead of `participants.tsv` must have `participant_id`, and may have `session_id`. Columns of `text` are
+    read as such.
     """
     source = root / "participants.tsv" if table is None else root
-    columns = read_table(source, TEXT) if table is None else table
+    columns = read_table(source, text) if table is None else table
     lacking = absent(["participant_id"], list(columns), "the identifiers")
     if lacking:
         raise TableError(f"{source}: {lacking[0]}")
@@ -62,7 +63,7 @@ def list_bids(root: Path, table: Columns | None, pattern: str) -> Listing:
             continue
         seen.add(key)
         if person not in sessions:
-            sessions[person] = _sessions(root, person)
+            sessions[person] = _sessions(root, person, text)
         row = people[key] | {k: v for k, v in sessions[person].get(session or "", {}).items() if not is_missing(v)}
         row |= {"participant_id": f"sub-{person}"} | ({"session_id": f"ses-{session}"} if session else {})
         paths.append(path)
@@ -117,12 +118,12 @@ def _entity(path: Path, entity: str) -> str | None:
     return found.group(1) if found else None
 
 
-def _sessions(root: Path, person: str) -> dict[str, Row]:
+def _sessions(root: Path, person: str, text: Sequence[str]) -> dict[str, Row]:
     """The columns that `sub-…_sessions.tsv` gives each session of a person."""
     path = root / f"sub-{person}" / f"sub-{person}_sessions.tsv"
     if not path.is_file():
         return {}
-    columns = read_table(path, TEXT)
+    columns = read_table(path, text)
     if "session_id" not in columns:
         raise ScanError(f"{path} must have a column 'session_id'; got {', '.join(columns)}.")
     return {_label(row["session_id"], "ses"): row for row in _rows(columns)}

@@ -44,6 +44,7 @@ def open_table(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     roles: Iterable[str] = (),
+    text: Sequence[str] = (),
 ) -> ArraySource:
     """Open a table of features.
 
@@ -58,13 +59,14 @@ def open_table(
             are called like names of rows or people (`IDENTIFIERS`).
         exclude: Columns or globs that are no features.
         roles: Columns with another role (labels, confounds, person, …), which are never features by default.
+        text: Columns that stay text beside `id`, so that names of people keep their zeros.
     """
     given, path = path, Path(path) if isinstance(path, str | Path) else Path("the table")
-    people = None if table is None else read_table(table, [id] if id else [])
-    if people is not None and id is None:
-        id = _shared(path, read_table(given), Path(str(table)), people)
-        people = read_table(str(table), [id])
-    content = read_table(given, [id] if id else [])
+    if table is not None and id is None:
+        id = _shared(path, read_table(given), Path(str(table)), read_table(table))
+    text = [*text, *([id] if id else [])]
+    people = None if table is None else read_table(table, text)
+    content = read_table(given, text)
     if people is not None:
         assert id is not None
         content, people = join(path, content, Path(str(table)), people, id)

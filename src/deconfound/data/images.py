@@ -34,6 +34,7 @@ def open_images(
     channels: Channels = "rgb",
     resize: Resize = "stretch",
     dtype: Packing = "uint8",
+    text: Sequence[str] = (),
     skip_bad: bool = False,
     max_gb: float = 1.0,
     cache: str | Path | None = None,
@@ -51,6 +52,7 @@ def open_images(
         channels: "rgb", or "grey" for one channel.
         resize: "stretch" the whole image to the size; scale it and "crop" the middle; or scale it and "pad" with zeros.
         dtype: How a pixel is stored: "uint8" in 255 steps, or "float16".
+        text: Columns of the table that stay text, so that names of people keep their zeros.
         skip_bad: Go on without images that cannot be read or matched, and warn, instead of refusing all.
         max_gb: The most gigabytes of float32 that an image may claim; above it an image is refused unread.
         cache: Where images are stored; `DECONFOUND_CACHE` or the user's cache folder by default.
@@ -68,7 +70,7 @@ def open_images(
     folder = Path(folder)
     if not folder.is_dir():
         raise TableError(f"{folder} must be a folder of images; got no folder there. Check the path.")
-    columns = read_table(table, TEXT)
+    columns = read_table(table, (*TEXT, *text))
     texts = read_table(table, list(columns))  # a name such as 0007 keeps its zeros
     column = path_column or find_path_column(texts, folder)
     if column in columns:

@@ -23,6 +23,7 @@ def open_source(
     features: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     roles: Sequence[str] = (),
+    text: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Source:
     """Open a table of features, an array, a folder of images or scans, whichever `source` names.
@@ -35,6 +36,7 @@ def open_source(
         features: Columns that are inputs, of a table.
         exclude: Columns that are no inputs, of a table.
         roles: Columns that are labels, confounds and the like, and so no features.
+        text: Columns of the table that stay text beside `id`, so that names of people keep their zeros.
         options: Further arguments of `open_array`, `open_images` or `open_scans`.
     """
     path, given = Path(source), dict(options or {})
@@ -46,14 +48,17 @@ def open_source(
         )
     try:
         if kind in (".npy", ".npz"):
-            return open_array(path, table=table, id=id, array=array, **given)
+            return open_array(path, table=table, id=id, array=array, text=text, **given)
         if not reads_files(path, given):
-            return open_table(path, table=table, id=id, features=features, exclude=exclude or (), roles=roles)
+            return open_table(
+                path, table=table, id=id, features=features, exclude=exclude or (), roles=roles, text=text
+            )
+        text = [*text, *([id] if id else [])]
         if table is not None and _are_images(path, table, given.get("path_column")):
-            return open_images(path, table=table, **given)
-        return open_scans(path, table=table, **given)
+            return open_images(path, table=table, text=text, **given)
+        return open_scans(path, table=table, text=text, **given)
     except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
+        if "keyword argument" not in str(error):
             raise
         raise OptionError(f"data.options must be arguments of the reader of {path.name}; got {error}.") from error
 

@@ -39,6 +39,7 @@ def open_scans(
     fit: Fit = "resample",
     spacing: float | None = None,
     dtype: Packing = "uint8",
+    text: Sequence[str] = (),
     skip_bad: bool = False,
     max_gb: float = 1.0,
     cache: str | Path | None = None,
@@ -56,6 +57,7 @@ def open_scans(
         fit: "resample" stretches the whole field of view to the shape; "crop" cuts or fills up with zeros.
         spacing: With fit="crop", the voxel size in mm that scans are brought to first.
         dtype: How a voxel is stored: "uint8" in 255 steps, or "float16".
+        text: Columns of the table that stay text, so that names of people keep their zeros.
         skip_bad: Go on without scans that cannot be read or matched, and warn, instead of refusing all.
         max_gb: The most gigabytes of float32 that a scan's header may claim; above it a scan is refused unread.
         cache: Where volumes are stored; `DECONFOUND_CACHE` or the user's cache folder by default.
@@ -70,7 +72,7 @@ def open_scans(
     check_packing(dtype)
     to_shape(np.zeros((1, 1, 1), np.float32), size, fit, (1, 1, 1), spacing)  # refuses options that do not fit
     check_reading(jobs, max_gb)
-    listing = _listing(Path(path), table, path_column, pattern)
+    listing = _listing(Path(path), table, path_column, pattern, (*TEXT, *text))
     listing = replace(listing, tables=_tables(Path(path), table))
 
     def read(file: Path) -> NDArray[Any]:
@@ -91,13 +93,15 @@ def _tables(path: Path, table: str | Path | Mapping[str, Any] | None) -> tuple[P
     return (*people, *sorted(path.glob("participants.tsv")), *sorted(path.glob("sub-*/sub-*_sessions.tsv")))
 
 
-def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str) -> Listing:
+def _listing(
+    path: Path, table: str | Path | Mapping[str, Any] | None, path_column: str, pattern: str, text: Sequence[str]
+) -> Listing:
     if path.is_file() and table is None:
         table, path = path, path.parent
-        return list_paths(read_table(table, (*TEXT, path_column)), path_column, path)
+        return list_paths(read_table(table, (*text, path_column)), path_column, path)
     if not path.is_dir():
         raise ScanError(f"{path} must be a BIDS folder, or a table of paths; got nothing there. Check the path.")
-    columns = None if table is None else read_table(table, (*TEXT, path_column))
+    columns = None if table is None else read_table(table, (*text, path_column))
     if columns is not None and path_column in columns:
         return list_paths(columns, path_column, path)
     if columns is None and not (path / "participants.tsv").is_file():
@@ -105,7 +109,7 @@ def _listing(path: Path, table: str | Path | Mapping[str, Any] | None, path_colu
             f"{path} must hold participants.tsv; got a folder without it. Pass table=… with a column 'participant_id' "
             f"or a column {path_column!r}."
         )
-    listing = list_bids(path, columns, pattern)
+    listing = list_bids(path, columns, pattern, text)
     if not listing.paths and not listing.faults:
         raise ScanError(f"{path} must hold scans sub-*/**/{pattern}; got none. Set pattern=….")
     return listing

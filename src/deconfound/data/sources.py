@@ -153,6 +153,7 @@ def open_array(
     table: str | Path | None,
     id: str | None = None,
     array: str | None = None,
+    text: Sequence[str] = (),
     max_gb: float = 1.0,
 ) -> ArraySource:
     """Open an array and its table.
@@ -162,6 +163,7 @@ def open_array(
         table: One row per sample.
         id: The column of `table`, and the name of the NPZ's array of ids, that join the two.
         array: Which array of the NPZ holds the samples, where it has several.
+        text: Columns of the table that stay text beside `id`, so that names of people keep their zeros.
         max_gb: Refuse a compressed NPZ that unpacks to more gigabytes than this and to over 100 times its own size: a
             small broken or forged file would otherwise take all memory.
     """
@@ -170,7 +172,7 @@ def open_array(
         raise TableError(f"data.table must be given beside {path.name}; got none. An array has no columns of its own.")
     if not path.is_file():
         raise TableError(f"{path} must be a file; got nothing there. Check the path.")
-    columns = read_table(table, [id] if id else [])
+    columns = read_table(table, [*text, *([id] if id else [])])
     files = [path, Path(table)]
     digest = fingerprint(files)
     refuse_bomb(path, max_gb)

@@ -56,7 +56,12 @@ def roles(config: Config) -> dict[str, list[str]]:
 
 def open_data(config: Config) -> Source:
     """The source of a config."""
-    return open_source(config.data, named_columns(config))
+    return open_source(config.data, named_columns(config), design_columns(config))
+
+
+def design_columns(config: Config) -> list[str]:
+    """The columns of confounds and keep."""
+    return roles(config)["design.confounds"] + roles(config)["design.keep"]
 
 
 def named_columns(config: Config) -> list[str]:

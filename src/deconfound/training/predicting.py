@@ -23,12 +23,12 @@ from deconfound.methods.base import Method
 from deconfound.metrics.columns import level_text
 from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.packages import search_modules_in
-from deconfound.training.checks import named_columns
+from deconfound.training.checks import design_columns, named_columns
 from deconfound.training.config import Config
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, with_policy
-from deconfound.training.problem import id_column
+from deconfound.training.problem import id_column, names_in
 from deconfound.training.run_folder import (
     CHECKPOINT,
     NEVER_TESTED,
@@ -40,6 +40,7 @@ from deconfound.training.run_folder import (
 )
 from deconfound.training.scaling import Scaler, in_units
 from deconfound.training.sources import given_source, open_source, skipping_bad_scans
+from deconfound.training.splits import without_zeros
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
 from deconfound.training.w_scores import standardised
 
@@ -153,7 +154,7 @@ def predict(
     mean = stacked.mean(0)
     spread = stacked.std(0) if len(scores) > 1 else torch.full_like(mean, float("nan"))
     key = id_column(config, source)
-    ids = tuple(str(value) for value in (source.table[key] if key else range(len(source))))
+    ids = tuple(names_in(source.table[key] if key else range(len(source))))
     seen = _seen(opened, source, [name for name in (key, config.data.person) if name])  # row numbers are no ids
     asked = [each.number for each in folds]
     assumed = (*(_assumption(value, numbers, asked) for value, numbers in unknown.items()), *adapted)
@@ -197,13 +198,15 @@ def _seen(run: RunFolder, source: Source, columns: Sequence[str]) -> int:
     """How many rows have in one of the columns, of ids and of people, what a row of the run has there."""
     seen = np.zeros(len(source), dtype=bool)
     for column in columns:
-        known = {*run.about.get(NEVER_TESTED, {}).get(column, ())}
+        names = {*run.about.get(NEVER_TESTED, {}).get(column, ())}
         for fold in run.folds:
             if fold.finished():
-                known |= {line[column] for line in fold.lines(PREDICTIONS) if line.get(column)}
+                names |= {line[column] for line in fold.lines(PREDICTIONS) if line.get(column)}
+        known = {without_zeros(name) for name in names}
         if column in source.table:
             cells = np.asarray(source.table[column]).tolist()
-            seen |= [not known.isdisjoint((str(cell), level_text(cell))) for cell in cells]
+            found = [{without_zeros(text) for text in (str(cell), level_text(cell))} for cell in cells]
+            seen |= [not known.isdisjoint(texts) for texts in found]
     return int(seen.sum())
 
 
@@ -214,7 +217,7 @@ def _new_rows(
     if isinstance(table, str | Path):
         where = {"source": str(table if images is None else images), "table": None if images is None else str(table)}
         data = config.data.model_copy(update=known | where)
-        source = open_source(skipping_bad_scans(data) if skip_bad else data, [])
+        source = open_source(skipping_bad_scans(data) if skip_bad else data, [], design_columns(config))
     elif images is not None or (hasattr(table, "iloc") and not about["inputs"]):
         raise OptionError(
             "table must be a file, or be opened with its samples, where these are no columns of it; got "

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from deconfound.auditing.table_checks import SITES
 from deconfound.data import Source
 from deconfound.design import Design
+from deconfound.design.table import is_missing
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
 from deconfound.methods import method
@@ -21,6 +22,7 @@ from deconfound.training.checks import class_faults, column_faults, listed_fault
 from deconfound.training.config import Config
 from deconfound.training.isolated import isolated_test_rows
 from deconfound.training.losses import criterion
+from deconfound.training.sources import ID_COLUMNS, PERSON_COLUMN
 from deconfound.training.splits import (
     Fold,
     RowNumbers,
@@ -101,12 +103,17 @@ class Problem:
     def id_of(self, rows: RowNumbers) -> list[str]:
         """A name for each row: its id, or its number in the table."""
         key = id_column(self.config, self.source)
-        return [str(value) for value in (rows if key is None else np.asarray(self.source.table[key])[rows])]
+        return names_in(rows if key is None else np.asarray(self.source.table[key])[rows])
 
 
 def id_column(config: Config, source: Source) -> str | None:
     """The column that names the rows of a source: the config's, or one that is called so."""
-    return next((name for name in (config.data.id, "participant_id", "id") if name and name in source.table), None)
+    return next((name for name in (config.data.id, *ID_COLUMNS) if name and name in source.table), None)
+
+
+def names_in(column: Any) -> list[str]:
+    """The names of rows or people in a column, as text; empty where there is none."""
+    return ["" if is_missing(value) else str(value) for value in np.asarray(column).tolist()]
 
 
 def open_problem(config: Config, source: Source | None = None, *, check: bool = True) -> Problem:
@@ -206,7 +213,7 @@ def _resolved(config: Config, source: Source) -> Config:
     scale = by_axes if config.data.scale == "auto" else config.data.scale
     threads = config.training.threads or (1 if flat else torch.get_num_threads())
     # A reader of scans says whose they are.
-    person = config.data.person or ("person" if not flat and "person" in source.table else None)
+    person = config.data.person or (PERSON_COLUMN if not flat and PERSON_COLUMN in source.table else None)
     return config.updated(
         data={"scale": scale, "person": person},
         design={"unseen": unseen, "site": site},

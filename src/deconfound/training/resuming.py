@@ -15,7 +15,7 @@ from deconfound.networks.packages import imported, module_folder, source_digest
 from deconfound.networks.pretrained import weights_digest
 from deconfound.training.fold import follower
 from deconfound.training.origin import provenance
-from deconfound.training.problem import Problem, id_column
+from deconfound.training.problem import Problem, id_column, names_in
 from deconfound.training.run_folder import (
     ABOUT,
     CONFIG,
@@ -27,6 +27,7 @@ from deconfound.training.run_folder import (
     open_run,
     signed,
 )
+from deconfound.training.step import seed_for
 
 _imported_from: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
@@ -46,6 +47,7 @@ def start_run(problem: Problem) -> RunFolder:
         _check_same(folder, run.about["network_weights"], weights, "file of the network's weights")
         run.check_data(problem.source.fingerprint)
         _check_source(run, source)
+        _check_folds(run, problem)
     elif folder.exists() and any(item.name != ".lock" for item in folder.iterdir()):
         raise RunError(
             f"{folder} must be empty or hold a run; got a folder with other files. Set run.folder to another one."
@@ -81,8 +83,8 @@ def _never_tested(problem: Problem) -> dict[str, list[str]]:
     tested = np.concatenate([fold.test for fold in problem.folds])
     rows = np.setdiff1d(np.flatnonzero(~np.isnan(problem.codes).any(axis=1)), tested)
     columns = [name for name in (id_column(problem.config, problem.source), problem.config.data.person) if name]
-    cells = {name: np.asarray(problem.source.table[name])[rows].tolist() for name in columns}
-    return {name: list(dict.fromkeys(map(str, values))) for name, values in cells.items()}
+    cells = {name: names_in(np.asarray(problem.source.table[name])[rows]) for name in columns}
+    return {name: [each for each in dict.fromkeys(names) if each] for name, names in cells.items()}
 
 
 def _check_source(run: RunFolder, source: str | None) -> None:
@@ -94,6 +96,17 @@ def _check_source(run: RunFolder, source: str | None) -> None:
             f"changed since, and training with the old one in {', '.join(begun)}. Bring the old file back to go on, or "
             "set run.folder to another folder to train every fold with the new one."
         )
+
+
+def _check_folds(run: RunFolder, problem: Problem) -> None:
+    """Refuse to go on where the rows are divided otherwise: rows that a fold was tested on would train another one."""
+    for fold in run.folds:
+        if fold.finished() and fold.result()["test_rows"] != seed_for(problem.folds[fold.number].test.tolist()):
+            raise RunError(
+                f"the folds of {run.path} must be divided as when it was started; got other test rows in "
+                f"{fold.path.name}: another version of deconfound or numpy divided them. Set run.folder to another "
+                "folder to train every fold anew, or go on with the version that run.json names."
+            )
 
 
 def _with_source(run: RunFolder, source: str | None) -> RunFolder:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 GIVEN = "(given)"
 # What the readers are told of the section `data`.
 READERS = {"source", "table", "id", "array", "features", "exclude", "options"}
+# Columns that name rows, and a column that names people, where the config names none.
+ID_COLUMNS = ("participant_id", "id")
+PERSON_COLUMN = "person"
 
 
 def given_source(source: Any, columns: Sequence[str], data: DataOptions) -> Source:
@@ -39,13 +42,23 @@ def given_source(source: Any, columns: Sequence[str], data: DataOptions) -> Sour
     return open_dataset(source, columns=[name for name in dict.fromkeys(columns) if name in first])
 
 
-def open_source(data: DataOptions, roles: Sequence[str]) -> Source:
-    """Open what `data.source` names; columns with roles (labels, confounds and the like) are no features."""
+def open_source(data: DataOptions, roles: Sequence[str], terms: Sequence[str]) -> Source:
+    """Open what `data.source` names; columns with roles (labels, confounds and the like) are no features.
+
+    `terms` are the columns of the design, which are read by their values even where they name people.
+    """
     if data.source == GIVEN:
         raise OptionError(
             "the data of this run were given in Python; got none here. Call dc.fit or dc.compare with source=… again."
         )
-    return open_any(**data.model_dump(include=READERS), roles=roles)
+    return open_any(**data.model_dump(include=READERS), roles=roles, text=_names_only(data, terms))
+
+
+def _names_only(data: DataOptions, terms: Sequence[str]) -> list[str]:
+    """Columns that name rows or people and are nothing else: as numbers they would lose their leading zeros."""
+    used = {*data.labels, *terms, *(data.features or ())}
+    named = (data.id, data.person, *ID_COLUMNS, PERSON_COLUMN)
+    return [name for name in dict.fromkeys(named) if name and name not in used]
 
 
 def skipping_bad_scans(data: DataOptions) -> DataOptions:

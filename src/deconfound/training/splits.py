@@ -166,4 +166,14 @@ def person_codes(table: Mapping[str, Any], person: str | None, rows: int) -> NDA
     empty = [row for row, value in enumerate(values.tolist()) if is_missing(value)]
     if empty:
         raise TableError(f"column {person!r} must name a person in every row; got {len(empty)} empty cells.")
-    return np.unique(values.astype(str), return_inverse=True)[1]
+    names = values.astype(str).tolist()
+    # Two ways to write one person must not come into two folds.
+    written: dict[str, str] = {}
+    for name in sorted(set(names)):
+        written.setdefault(without_zeros(name), name)
+    return np.unique([written[without_zeros(name)] for name in names], return_inverse=True)[1]
+
+
+def without_zeros(name: str) -> str:
+    """A name of a person as spreadsheets leave it, which take 0005 for the number 5; what is no number stays."""
+    return name.lstrip("0") or "0" if name.isdecimal() else name

@@ -62,9 +62,10 @@ def start_config(
     """
     terms, faults = read_terms(confounds, "--confounds")
     columns = columns_of(terms)
-    data = DataOptions(source=str(source or table), label=tuple(labels), table=str(table) if source else None, id=id)
+    samples, beside = str(source or table), str(table) if source else None
+    data = DataOptions(source=samples, label=tuple(labels), table=beside, id=id, person=person)
     data = skipping_bad_scans(data) if skip_bad else data
-    opened = open_source(data, [*labels, *columns, *([person] if person else [])])
+    opened = open_source(data, [*labels, *columns, *([person] if person else [])], columns)
     data = data.model_copy(update={"options": {**_reading(opened), **data.options}})
     named = {"--label": labels, "--confounds": columns, "--person": [person], "--id": [id]}
     for option, names in named.items():
