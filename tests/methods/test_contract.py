@@ -97,6 +97,16 @@ def test_a_training_set_without_rows_is_refused_where_it_is_read(name):
         method(name).prepare(make_network(), setting)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_whether_it_must_know_the_site(name):
+    setting = problem().setting(site=None)
+    if not method(name).needs_site:
+        assert method(name).prepare(make_network(), setting)
+        return
+    with pytest.raises(OptionError, match="site must be a categorical confound"):
+        method(name).prepare(make_network(), setting)
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if "controls_only" in method(name).options()])
 def test_controls_only_needs_to_know_the_controls(name):
     blind = replace(problem().setting(), training=lambda: (replace(b, controls=None) for b in problem().batches()))

@@ -91,19 +91,18 @@ def test_compare_writes_one_report(here):
 
 def test_a_method_that_fails_is_reported_after_the_others_are_compared(here):
     tiny.write(here, tiny.cohort(100))
-    ask("init", "table.csv", "--label", "dx", "--confounds", "age,sex", "--id", "id")
+    ask("init", "table.csv", "--label", "dx", "--confounds", "age,site", "--id", "id")
     words = (
         "compare",
         "config.yaml",
         *SHORT,
         "compare.permutations=39",
         "compare.bootstraps=40",
+        "method.options={combat: {nested: [age]}}",
         "--methods",
         "none,combat",
     )
-    with pytest.raises(
-        DeconfoundError, match=r"got 2 that failed, first combat-seed-0 fold 0: site must be a categorical"
-    ):
+    with pytest.raises(DeconfoundError, match=r"got 2 that failed, first combat-seed-0 fold 0: nested must name"):
         ask(*words)
     assert [line["name"] for line in json.loads((here / "runs/run/results.json").read_text())["lines"]] == ["none"]
 

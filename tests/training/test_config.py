@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import deconfound as dc
 from deconfound.design import Interaction, Polynomial, Spline
 from deconfound.design.terms import Linear
 from deconfound.errors import OptionError, TableError
@@ -165,6 +167,41 @@ def test_a_method_that_refuses_new_sites_is_told_before_a_site_is_left_out(tmp_p
     with pytest.raises(OptionError, match="must be one that takes a new site where 'site' is left out; got 'combat'"):
         open_problem(config)
     open_problem(config.updated(splits={"column": "sex"}))
+
+
+@pytest.mark.parametrize("name", ["combat", "group-dro"])
+@pytest.mark.parametrize(
+    ("confounds", "site", "said"),
+    [
+        (
+            ["age", "sex", "hospital"],
+            None,
+            "none, and no confound is called site, .*. Set design.site to one of: sex, h",
+        ),
+        (
+            ["age", "ward", "sex"],
+            "ward",
+            r"'ward', which holds amounts. If .*, set data.types: \{ward: categorical\}. Set",
+        ),
+        (["age", "age:hospital"], "hospital", "'hospital', which is no confound by itself. Add a confound with levels"),
+    ],
+)
+def test_a_method_that_needs_a_site_is_told_which_option_names_it_before_training(
+    tmp_path, name, confounds, site, said
+):
+    frame = tiny.cohort(60).rename(columns={"site": "hospital"}).assign(ward=np.arange(60) % 7)
+    given = tiny.settings(
+        tiny.write(tmp_path, frame),
+        tmp_path / "run",
+        design={"confounds": confounds, "site": site},
+        method={"name": name},
+    )
+    words = f"design.site must name a confound with levels for method '{name}'; got {said}"
+    for start in (dc.fit, dc.compare):
+        with pytest.raises(OptionError, match=words):
+            start({**given, "compare": {"methods": ["none", name]}})
+    assert not list((tmp_path / "run").rglob("fold-*"))
+    assert open_problem(read_config(given).updated(design={"confounds": ("age", "hospital"), "site": "hospital"}))
 
 
 def test_a_site_that_is_left_out_may_be_unseen(tmp_path):

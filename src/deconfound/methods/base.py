@@ -181,9 +181,9 @@ class Method(nn.Module):
     A subclass takes `(network, setting, *, option=default, …)`, puts the network, or the model around it, into
     `self.model`, learns what it must know beforehand in `fit`, and declares its `name`, a `summary`, whether its
     eval output depends on the confounds (`reads_confounds`), how many samples a training batch must have
-    (`smallest_batch`), whether all that it fits can be fitted under weights of the rows (`takes_weights`), and whether
-    it takes people of a site that it was not fitted on (`takes_new_sites`). A step makes no device wait, so that a CUDA
-    graph can hold it.
+    (`smallest_batch`), whether all that it fits can be fitted under weights of the rows (`takes_weights`), whether it
+    must be told which confound is the site (`needs_site`), and whether it takes people of a site that it was not fitted
+    on (`takes_new_sites`). A step makes no device wait, so that a CUDA graph can hold it.
     """
 
     name: ClassVar[str]
@@ -191,6 +191,7 @@ class Method(nn.Module):
     reads_confounds: ClassVar[bool]
     smallest_batch: ClassVar[int] = 1
     takes_weights: ClassVar[bool] = True
+    needs_site: ClassVar[bool] = False
     takes_new_sites: ClassVar[bool] = True
     model: nn.Module
 

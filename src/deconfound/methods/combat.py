@@ -51,6 +51,7 @@ class ComBatMethod(Method):
     summary: ClassVar[str] = "the features of a table harmonised over sites by ComBat"
     reads_confounds: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = False
+    needs_site: ClassVar[bool] = True
     takes_new_sites: ClassVar[bool] = False
 
     knots: Tensor

@@ -33,6 +33,7 @@ class GroupDROMethod(Method):
     name: ClassVar[str] = "group-dro"
     summary: ClassVar[str] = "the worst group of label and site counts most in the loss"
     reads_confounds: ClassVar[bool] = False
+    needs_site: ClassVar[bool] = True
 
     codes: Tensor
     share: Tensor

@@ -17,6 +17,7 @@ from deconfound.design.table import is_missing
 from deconfound.design.terms import Term
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, TableError
 from deconfound.methods import method
+from deconfound.methods.confounds import confounds_of
 from deconfound.training.balancing import FoldBalance, balance_fold
 from deconfound.training.checks import class_faults, column_faults, listed_faults, open_data, setting_faults
 from deconfound.training.config import Config
@@ -143,6 +144,8 @@ def open_problem(config: Config, source: Source | None = None, *, check: bool = 
                 problem.design(number)
             except DeconfoundError as fault:
                 raise OptionError(_fold_fault(problem, problem.folds[number], fault)) from fault
+        if faults := _site_faults(problem):
+            raise OptionError(listed_faults("the config", faults))
     return problem
 
 
@@ -152,6 +155,24 @@ def _new_site_faults(config: Config) -> list[str]:
     if splits.kind != "leave-one-out" or splits.column != config.design.site or method(name).takes_new_sites:
         return []
     return [f"method.name must be one that takes a new site where {splits.column!r} is left out; got {name!r}."]
+
+
+def _site_faults(problem: Problem) -> list[str]:
+    """The method must know the site, and the config names none that has levels: every fold would say so by itself."""
+    site, name = problem.config.design.site, problem.config.method.name
+    levels = {confound.name: confound.levels for confound in confounds_of(problem.design(0))}
+    if not method(name).needs_site or (site is not None and levels.get(site)):
+        return []
+    categories = ", ".join(each for each, found in levels.items() if found)
+    advice = f"Set design.site to one of: {categories}." if categories else "Add a confound with levels."
+    if site is None:
+        got = f"none, and no confound is called {', '.join(SITES)}"
+    elif site in levels:
+        got = f"{site!r}, which holds amounts"
+        advice = f"If its numbers are names, set data.types: {{{site}: categorical}}. {advice}"
+    else:
+        got = f"{site!r}, which is no confound by itself"
+    return [f"design.site must name a confound with levels for method {name!r}; got {got}. {advice}"]
 
 
 def _divided(problem: Problem) -> tuple[Fold, ...]:
