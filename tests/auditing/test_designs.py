@@ -1,5 +1,7 @@
 """Right in every common design: a perfect model is not accused, a confounded one is found, and nothing is misread."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -191,6 +193,24 @@ def test_numbers_as_text_are_asked_about_and_can_be_read_as_numbers():
     assert any("age holds 120 different numbers as text, each a level of its own" in note.text for note in found.notes)
     found = audit(dx + age, table, confounds=["age"], labels=["dx"], types={"age": "numeric"}, **QUICK)
     assert grades(found) == {("model", "age"): "strong"}
+
+
+def test_amounts_with_their_unit_are_asked_about_and_field_strengths_are_not():
+    rng = np.random.default_rng(0)
+    weight, dx = rng.integers(50, 100, 120), rng.integers(0, 2, 120)
+    table = {"weight": [f"{kg} kg" for kg in weight], "field": rng.choice(["1.5T", "3T"], 120), "dx": dx}
+    with pytest.warns(DeconfoundWarning) as caught:
+        found = audit(dx + weight, table, confounds=["weight", "field"], labels=["dx"], **QUICK)
+    (note,) = (note for note in found.notes if "other text" in note.text)
+    assert (note.severity, note.confound) == ("warning", "weight")
+    assert note.text in [str(warning.message) for warning in caught]
+    assert note.text.startswith(f"weight holds numbers with other text, such as '{weight[0]} kg', and each of its 46 ")
+    assert "write plain numbers, or pass types={'weight': 'categorical'} (--type 'weight=categorical')" in note.text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)  # of levels with few rows
+        types = {"weight": "categorical"}
+        silent = audit(dx + weight, table, confounds=["weight", "field"], labels=["dx"], types=types, **QUICK)
+    assert not any("other text" in note.text for note in silent.notes)
 
 
 def test_predictions_on_another_scale_than_the_label_are_asked_about():

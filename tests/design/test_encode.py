@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -134,6 +135,50 @@ def test_booleans_and_text_numbers():
         dc.Design(confounds=["age"], missing="mean").fit(text)
     forced = dc.Design(confounds=["age"], types={"age": "numeric"}, missing="mean").fit(text)
     np.testing.assert_allclose(forced.encode({"age": ["62"]}), [[0.0]], atol=1e-6)
+
+
+AMOUNTS = {
+    "years": [f"{20 + number / 5:.1f} years" for number in range(60)],
+    "kg": [f"{50 + number} kg" for number in range(60)],
+    "thousands": [f"{number},{7 * number:03d}" for number in range(1, 61)],
+    "decimal commas": [f"{20 + number / 5:.1f} Jahre".replace(".", ",") for number in range(60)],
+    "several units": [f"{30 + number} {('y', 'years', 'yrs')[number % 3]}" for number in range(60)],
+    "limits": ["<5 ng/l", *(f"{5 + number} ng/l" for number in range(58)), ">90 ng/l"],
+    "body mass": [f"{18 + number / 10:.1f} kg/m2" for number in range(60)],
+    "a few words": [*(f"{50 + number} kg" for number in range(57)), "unknown", "refused", "n/a"],
+    "few rows": [f"{50 + number} kg" for number in range(9)],
+}
+NAMES = {
+    "field strengths": ["1.5T", "3T", "7T"] * 20,
+    "a dozen scanners": [f"{1 + number % 12}T" for number in range(60)],
+    "few rows": ["1.5T", "3T", "7T"],
+    "dates": [f"2020-{1 + number % 12:02d}-{1 + number % 28:02d}" for number in range(60)],
+    "German dates": [f"{1 + number % 28:02d}.{1 + number % 12:02d}.2020" for number in range(60)],
+    "times": [f"{8 + number % 12}:{number:02d}" for number in range(60)],
+    "age bands": [f"{number}-{number + 4}" for number in range(0, 300, 5)],
+    "blood pressures": [f"{110 + number}/{60 + number // 2}" for number in range(60)],
+    "ids": [f"{number:03d}_S_{7 * number:04d}" for number in range(60)],
+    "files": [f"{number:04d}.png" for number in range(60)],
+    "wards": [f"{1 + number // 2}{'ABCDEFGHIJ'[number % 10]}" for number in range(60)],
+    "some numbers": [f"{number} kg" if number % 2 else f"kg {number}" for number in range(60)],
+    "words": [f"site {number}" for number in range(60)],
+}
+
+
+@pytest.mark.parametrize("cells", AMOUNTS.values(), ids=AMOUNTS)
+def test_amounts_with_their_unit_are_asked_about(cells):
+    said = rf"'size' holds numbers with other text, such as '{re.escape(cells[0])}', and is taken as categorical with"
+    with pytest.warns(DeconfoundWarning, match=said):
+        design = dc.Design(confounds=["size"], missing="mean").fit({"size": cells})
+    (note,) = (note for note in design.notes if note.kind == "amounts as text")
+    assert "Write plain numbers if they are amounts, or pass types={'size': 'categorical'}" in note.text
+    silent = dc.Design(confounds=["size"], missing="mean", types={"size": "categorical"}).fit({"size": cells})
+    assert silent.notes == ()
+
+
+@pytest.mark.parametrize("cells", NAMES.values(), ids=NAMES)
+def test_names_that_begin_with_a_number_are_no_amounts(cells):
+    assert dc.Design(confounds=["size"]).fit({"size": cells}).notes == ()
 
 
 def test_redundant_and_constant_columns_are_dropped_and_named():

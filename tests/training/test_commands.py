@@ -153,11 +153,18 @@ def test_init_tells_what_real_tables_hide(here):
     frame["scan date"] = [f"2020-{1 + row % 12:02d}-{1 + row % 28:02d}" for row in range(len(frame))]
     frame["site"] = 1 + frame.index % 25
     frame["ward"] = 1 + frame.index % 4
+    frame["weight"] = [f"{50 + row / 2} kg" for row in range(len(frame))]
+    frame["height"] = [f"1,{600 + row} mm" for row in range(len(frame))]
+    frame["field"] = ["1.5T", "3T"] * 30
     tiny.write(here, frame)
-    said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,site,ward,scan date")
+    said = ask("init", "table.csv", "--label", "dx", "--confounds", "age,site,ward,scan date,weight,field")
     for text in (
         "dx has levels that differ in capitals or spaces alone, and count as different",
         "scan date holds dates as text, and each is a level of its own",
+        "weight holds numbers with other text, such as '50.0 kg', and each of its 60 values is a level of its own: "
+        "write plain numbers, or data.types: {weight: categorical} if they are names",
+        "height is text with 60 different cells and is no feature; a category has at most 20. Its cells are numbers "
+        "with other text, such as '1,600 mm': write plain numbers to use them",
         "Proband has 30 of its 30 values in several rows: if it names people, give --person 'Proband'",
         "site holds whole numbers and is called like a site: data.types reads them as names, not as amounts",
         "site has levels with few rows: 1 (3), 10 (3)",
@@ -165,6 +172,7 @@ def test_init_tells_what_real_tables_hide(here):
         "write data.types: {ward: categorical}; if not, {ward: numeric} silences this",
     ):
         assert " ".join(text.split()) in " ".join(said.split()), text
+    assert " ".join(said.split()).count("numbers with other text") == 2
     assert yaml.safe_load((here / "config.yaml").read_text())["data"]["types"] == {"site": "categorical"}
     asked = ask("init", "table.csv", "--label", "dx", "--confounds", "age", "--person", "Proband", "--force")
     assert "if it names people" not in asked

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import as_array, in_rows, is_missing, plain
+from deconfound.design.units import reads_as_number
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.checks import tensor
 from deconfound.metrics.columns import Column, category_codes, column

@@ -12,8 +12,8 @@ from torch import Tensor
 from deconfound.auditing.answers import LARGEST, MOST_CODES, numbers_of
 from deconfound.auditing.records import Note
 from deconfound.auditing.table_checks import SITES, alike_levels, alike_sentence, codes_in, repeated_people
-from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
+from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.metrics.columns import Column, category_codes, column
 from deconfound.metrics.conditional import SMALLEST_GROUP
@@ -132,6 +132,14 @@ def _doubts(
              f"into numbers, or pass types={{{item.name!r}: 'numeric'}} (--type '{item.name}=numeric').")
         for item in items
         if item.name not in types and len(item.levels) > MOST_CODES and all(map(reads_as_number, item.levels))
+    ]  # fmt: skip
+    notes += [
+        Note("codes", "warning", "" if item.name in roles.labels else item.name,
+             f"{item.name} holds numbers with other text, such as {shown!r}, and each of its {len(item.levels):,} "
+             f"values is a level of its own; write plain numbers, or pass types={{{item.name!r}: 'categorical'}} "
+             f"(--type '{item.name}=categorical') if they are names.")
+        for item in items
+        if item.levels and item.name not in types and (shown := amount_as_text(columns[item.name].tolist()))
     ]  # fmt: skip
     if roles.person is None and (name := repeated_people(table)) is not None:
         cells = np.asarray(table[name]).tolist()

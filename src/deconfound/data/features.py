@@ -15,6 +15,7 @@ from deconfound.data.files import digest
 from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
 from deconfound.design.table import Table, absent, is_missing
+from deconfound.design.units import amount_as_text
 from deconfound.errors import TableError
 
 # Columns that name rows and people. Where they are numbers they are no features all the same.
@@ -151,6 +152,8 @@ def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
         text = (
             f"{name} is text with {len(levels)} different cells and is no feature; a category has at most {MOST_LEVELS}"
         )
+        if amount := amount_as_text(filled):
+            text += f". Its cells are numbers with other text, such as {amount!r}: write plain numbers to use them"
         return {}, SourceNote("left out", name, text)
     shown = ", ".join(levels[:4]) + (", …" if len(levels) > 4 else "")
     note = SourceNote("coded", name, f"{name} is text with {len(levels)} levels ({shown}): one 0/1 feature for each")

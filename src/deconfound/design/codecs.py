@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from deconfound.design.notes import Assumed, DesignNote
 from deconfound.design.table import as_numbers, in_rows, is_missing, plain
+from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import Fault, OptionError, TableError
 
 Kind = Literal["numeric", "boolean", "categorical"]
@@ -206,7 +207,7 @@ def _infer(name: str, values: NDArray[Any]) -> tuple[Kind, list[DesignNote]]:
         )
         return "numeric", [DesignNote("codes", (name,), text)]
     if not all(isinstance(value, str) and reads_as_number(value) for value in cells):
-        return "categorical", []
+        return "categorical", _amounts(name, cells)
     text = (
         f"column {name!r} holds text that reads as numbers and is taken as categorical with {len(set(cells))} levels. "
         f"Pass types={{{name!r}: 'numeric'}} if they are amounts, or types={{{name!r}: 'categorical'}} to silence this."
@@ -214,13 +215,17 @@ def _infer(name: str, values: NDArray[Any]) -> tuple[Kind, list[DesignNote]]:
     return "categorical", [DesignNote("text numbers", (name,), text)]
 
 
-def reads_as_number(text: Any) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _amounts(name: str, cells: list[Any]) -> list[DesignNote]:
+    """A note where the levels seem to be amounts with their unit."""
+    shown = amount_as_text(cells)
+    if shown is None:
+        return []
+    text = (
+        f"column {name!r} holds numbers with other text, such as {shown!r}, and is taken as categorical with "
+        f"{len(set(cells))} levels. Write plain numbers if they are amounts, or pass types={{{name!r}: 'categorical'}} "
+        "to silence this."
+    )
+    return [DesignNote("amounts as text", (name,), text)]
 
 
 def _boolean_levels(name: str, levels: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -8,7 +8,16 @@ from typing import Any, Literal
 from deconfound.design.table import in_rows
 
 NoteKind = Literal[
-    "codes", "text numbers", "constant", "redundant", "shared", "explained", "inseparable", "overlap", "small level"
+    "codes",
+    "text numbers",
+    "amounts as text",
+    "constant",
+    "redundant",
+    "shared",
+    "explained",
+    "inseparable",
+    "overlap",
+    "small level",
 ]
 
 
@@ -17,9 +26,10 @@ class DesignNote:
     """Something that a reader of results should know about the columns of a design.
 
     Attributes:
-        kind: Of a fit: "codes" (whole numbers that may be names), "text numbers", and the reasons why a column takes no
-            part: "constant", "redundant" (determined by the columns before it), "shared" (keep has its effect). Of a
-            diagnosis: "explained" (how much of a label the confounds explain), "inseparable", "overlap", "small level".
+        kind: Of a fit: "codes" (whole numbers that may be names), "text numbers", "amounts as text" (70 kg), and the
+            reasons why a column takes no part: "constant", "redundant" (determined by the columns before it), "shared"
+            (keep has its effect). Of a diagnosis: "explained" (how much of a label the confounds explain),
+            "inseparable", "overlap", "small level".
         columns: The columns or terms that it is about.
         text: The sentence.
         level: The level that has few rows.

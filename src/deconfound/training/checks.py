@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from deconfound.data import Source, check_finite
-from deconfound.design.codecs import reads_as_number
 from deconfound.design.table import absent, is_missing
+from deconfound.design.units import reads_as_number
 from deconfound.errors import DeconfoundError, TableError
 from deconfound.methods import METHODS, method
 from deconfound.methods.base import unknown_options

@@ -24,6 +24,7 @@ from deconfound.metrics import auc, r_squared
 from deconfound.metrics.columns import Column, column, level_text
 from deconfound.training.odd_cells import (
     almost_numeric,
+    amounts_as_text,
     counted,
     dates,
     levels_written_differently,
@@ -107,6 +108,7 @@ class FirstLook:
             *words_for_nothing(self.rows),
             *levels_written_differently(self.rows),
             *dates(self.rows, columns),
+            *amounts_as_text(self.rows),
             *([] if self.person else maybe_people(source, {*labels, *columns, self.id})),
             *rare_levels(self),
         ]
@@ -186,12 +188,13 @@ def _diagnosis(look: FirstLook) -> list[str]:
             design = Design(look.terms, list(labels), types=types, missing=missing).fit(rows)
         except DeconfoundError as fault:
             raise TableError(str(fault)) from fault
-    # Small levels of labels and of names are told by `_labels` and `rare_levels`.
+    # Small levels of labels and of names are told by `_labels` and `rare_levels`, amounts by `amounts_as_text`.
     known = {name for name in rows if name in labels or name in types or rows[name].dtype.kind not in "fiub"}
     found = design.diagnose(rows)
     return [
         _codes_sentence(note.columns[0], rows) if note.kind == "codes" else note.text
         for note in (*design.notes, *found.notes)
+        if note.kind != "amounts as text"
         if not (note.kind == "small level" and known.intersection(note.columns))
     ] + _balance(found.balance)
 

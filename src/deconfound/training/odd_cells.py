@@ -12,6 +12,7 @@ from deconfound.auditing.table_checks import alike_levels, alike_sentence, holds
 from deconfound.data import Source
 from deconfound.data.delimited import EMPTY_AMONG_NUMBERS
 from deconfound.data.features import MOST_LEVELS
+from deconfound.design.units import amount_as_text
 from deconfound.training.checks import first_non_numeric_row
 
 
@@ -41,6 +42,17 @@ def dates(rows: dict[str, Any], columns: Sequence[str]) -> list[str]:
         f"{name} holds dates as text, and each is a level of its own: write a number instead, such as days or years"
         for name in dict.fromkeys(columns)
         if holds_dates(rows[name])
+    ]
+
+
+def amounts_as_text(rows: dict[str, Any]) -> list[str]:
+    """Labels and confounds whose levels are numbers with other text."""
+    texts = {name: [value for value in values.tolist() if isinstance(value, str)] for name, values in rows.items()}
+    return [
+        f"{name} holds numbers with other text, such as {shown!r}, and each of its {len(set(cells)):,} values is a "
+        f"level of its own: write plain numbers, or data.types: {{{name}: categorical}} if they are names"
+        for name, cells in texts.items()
+        if (shown := amount_as_text(cells)) is not None
     ]
 
 
