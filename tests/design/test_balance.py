@@ -1,6 +1,7 @@
 """Balance: the theorems, the costs that are reported, and input that has no answer."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -165,7 +166,42 @@ def test_a_weak_tie_and_a_hopeless_one_have_their_own_verdicts():
     table["dx"][:3] = 1 - table["dx"][:3]
     hopeless = balance(table, ["dx"], ["site"])
     assert not hopeless.answerable
-    assert "Too little is left to learn dx from" in str(hopeless)
+    said = "Too little is left to learn dx from: weights leave 3.0 of 182 rows of 1; the confounds nearly determine it"
+    assert said in str(hopeless)
+
+
+def test_a_class_that_is_rare_before_any_weighting_is_not_put_down_to_the_confounds():
+    rng = np.random.default_rng(0)
+    table = {"site": rng.choice(["A", "B"], 400), "dx": np.zeros(400, int)}
+    table["dx"][rng.permutation(400)[:6]] = 1
+    found = balance(table, ["dx"], ["site"])
+    assert not found.answerable
+    assert found.reports[0].tied_before["all"] < 0.05  # the confounds say next to nothing
+    assert found.reports[0].verdict == (
+        "dx has too few rows to be learned, before any weighting: 6 rows of 1. Add rows, or join classes."
+    )
+    few = {"age": rng.normal(60, 8, 8), "score": rng.normal(size=8)}
+    verdict = balance(few, ["score"], ["age"], "entropy").reports[0].verdict
+    assert verdict.startswith("score has too few rows to be learned, before any weighting: 8 rows. Add rows")
+
+
+def test_a_rare_class_and_one_that_the_confounds_determine_are_told_apart_in_one_report():
+    rng = np.random.default_rng(0)
+    site = np.repeat(["A", "B"], 200)
+    stage = np.where(site == "A", "none", "mild").astype(object)
+    stage[[0, 1, 2, 200, 201, 202]] = ["mild", "mild", "severe", "none", "none", "severe"]
+    rare, lost = balance({"site": site, "stage": stage}, ["stage"], ["site"]).reports[0].verdict.split(" Too little ")
+    assert rare == (
+        "stage has too few rows to be learned, before any weighting: 2 rows of severe. Add rows, or join classes."
+    )
+    assert re.fullmatch(
+        r"is left to learn stage from: .* of \d+ rows of mild, .* the confounds nearly determine it .*", lost
+    )
+    small = {"age": rng.normal(60, 8, 300), "dx": np.arange(300) < 11}
+    small["age"][:11] += np.linspace(0, 14, 11)
+    (report,) = balance(small, ["dx"], ["age"], "inverse").reports
+    assert 5.5 < report.effective["True"] < 10
+    assert re.search(r"weights leave [\d.]+ of 11 rows of True; there were few from the start\.", report.verdict)
 
 
 def test_inverse_weights_are_clipped_and_cost_more_rows_than_overlap_weights():

@@ -13,8 +13,10 @@ from deconfound.design.diagnosis import explained_share
 from deconfound.design.propensity import Array, distance_correlation
 from deconfound.errors import TableError
 
-# Below so many effective rows of a class, or so small a share of its rows, weights have left too little to learn from.
+# With fewer effective rows of a class there is too little to learn it from.
 FEWEST_EFFECTIVE = 10
+# Weights that leave less than this share of a class's rows say that confounds nearly determine it.
+DETERMINED = 0.5
 # A label of which the confounds explain less than this is hardly tied to them.
 WEAK_TIE = 0.02
 
@@ -109,13 +111,36 @@ class LabelReport:
 
     @property
     def verdict(self) -> str:
-        """What to make of it, in a sentence."""
+        """What to make of it, in a sentence or two."""
         if not self.answerable:
-            return f"Too little is left to learn {self.label} from: the confounds nearly determine it in these rows."
+            return " ".join(self._too_few())
         if self.tied_before["all"] < WEAK_TIE:
             return f"{self.label} is hardly tied to the confounds: weights would only cost rows."
         before, after = self.tied_before["all"], self.tied_after["all"]
         return f"{self.label} can be balanced: its tie to the confounds falls from {before:.1%} to {after:.1%}."
+
+    def _too_few(self) -> list[str]:
+        """A sentence on classes that were rare before any weighting, and one on those that the weights left few of."""
+        before = {name: round(share * self.rows) for name, share in self.prevalence.items()}
+        few = [name for name, size in self.effective.items() if size < FEWEST_EFFECTIVE]
+        rare = [name for name in few if before[name] < FEWEST_EFFECTIVE]
+        lost = [name for name in few if name not in rare]
+
+        def rows(name: str) -> str:
+            count = f"{before[name]:,} {'row' if before[name] == 1 else 'rows'}"
+            return count if len(before) == 1 else f"{count} of {name}"
+
+        sentences = []
+        if rare:
+            listed = ", ".join(map(rows, rare))
+            start = f"{self.label} has too few rows to be learned, before any weighting: {listed}."
+            sentences.append(f"{start} Add rows, or join classes.")
+        if lost:
+            listed = ", ".join(f"{self.effective[name]:.1f} of {rows(name)}" for name in lost)
+            determined = any(self.effective[name] < DETERMINED * before[name] for name in lost)
+            why = "the confounds nearly determine it in these rows" if determined else "there were few from the start"
+            sentences.append(f"Too little is left to learn {self.label} from: weights leave {listed}; {why}.")
+        return sentences
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} {size:,.0f}" for name, size in self.effective.items())
