@@ -170,6 +170,20 @@ def test_a_weak_tie_and_a_hopeless_one_have_their_own_verdicts():
     assert said in str(hopeless)
 
 
+def test_codes_of_sites_and_labels_are_shown_without_a_point():
+    table = categories()
+    table["site"] = np.where(table["site"] == "A", 17.0, np.where(table["site"] == "B", 3.0, 5.0))
+    table["dx"] = np.where(table["site"] == 5, 0.0, table["dx"].astype(float))
+    table["site"][0], table["dx"][1] = np.nan, np.nan
+    found = balance(table, ["dx"], ["site"], types={"site": "categorical"}, missing="mean")
+    (report,) = found.reports
+    assert report.effective.keys() == report.prevalence.keys() == {"0", "1"}
+    assert report.effective_strata["site"].keys() == {"3", "5", "17", "missing"}
+    assert found.unweighted[0] == ("site", "5")
+    assert "no dx 1 at site 5: its" in str(found)
+    assert not re.search(r"(site|dx|,|:) (0|1|3|5|17)\.0 ", str(found))
+
+
 def test_a_class_that_is_rare_before_any_weighting_is_not_put_down_to_the_confounds():
     rng = np.random.default_rng(0)
     table = {"site": rng.choice(["A", "B"], 400), "dx": np.zeros(400, int)}

@@ -181,6 +181,44 @@ def test_names_that_begin_with_a_number_are_no_amounts(cells):
     assert dc.Design(confounds=["size"]).fit({"size": cells}).notes == ()
 
 
+def coded_sites():
+    """Codes that an empty cell turns into floats."""
+    site = np.random.default_rng(0).choice([3.0, 17.0, 20.5], 60, p=[0.1, 0.5, 0.4])
+    site[5] = np.nan
+    return {"site": site, "age": np.random.default_rng(1).normal(60, 9, 60)}
+
+
+def test_codes_are_shown_as_they_were_written_also_where_an_empty_cell_made_floats_of_them():
+    terms = ["site", dc.Interaction("age", "site")]
+    design = dc.Design(terms, types={"site": "categorical"}, missing="mean").fit(coded_sites())
+    assert design.names == ("site[17]", "site[20.5]", "age:site[17]", "age:site[20.5]")
+    assert re.search(r"site +categorical +3 \d, 17 \d+, 20.5 \d+; reference 3\n", repr(design))
+    assert re.search(r"site has only \d rows at 3$", str(design.diagnose()), re.MULTILINE)
+    new = {"site": [17.0, 4.0, 4.0], "age": [60.0, 61.0, 62.0]}
+    assert str(design.assumed(new)[0]) == "site 4, in rows 1, 2, was not in the training rows"
+    with pytest.raises(TableError, match=r"levels seen in fit \(3, 17, 20.5\); got 4 in rows 1, 2"):
+        design.encode(new)
+
+
+def test_codes_are_saved_and_encoded_as_ever():
+    table = coded_sites()
+    design = dc.Design(["site"], types={"site": "categorical"}, missing="mean").fit(table)
+    saved = design.to_dict()
+    assert saved["confounds"][0]["labels"] == ["site[17.0]", "site[20.5]"]
+    assert saved["codecs"][0]["levels"] == [3.0, 17.0, 20.5]
+    assert design.levels == {"site": (3.0, 17.0, 20.5)}
+    again = dc.Design.from_json(design.to_json())
+    assert again.to_dict() == saved
+    assert again.names == ("site[17]", "site[20.5]")
+    np.testing.assert_array_equal(again.encode({"site": [17, 3]}), design.encode({"site": [17.0, 3.0]}))
+
+
+def test_levels_that_would_share_a_name_keep_their_own():
+    column = np.array([17.0, "17", 3.0] * 4, dtype=object)
+    design = dc.Design(["site"]).fit({"site": column})
+    assert design.names == ("site[17.0]", "site[17]")
+
+
 def test_redundant_and_constant_columns_are_dropped_and_named():
     table = make_table(200)
     table["scanner"] = np.where(table["site"] == "A", "Siemens", "GE")

@@ -156,6 +156,17 @@ def test_a_site_with_one_row_is_refused_by_name(problem):
         prepare("combat", tiny)
 
 
+def test_codes_of_sites_are_named_as_they_were_written(problem):
+    site = np.where(problem.table["site"] == "A", 17.0, 3.0)
+    table = {**problem.table, "site": site}
+    types = {"site": "categorical"}
+    design = dc.Design(confounds=["age", "sex", "site"], keep=["dx"], types=types, unseen="mean").fit(table)
+    coded = replace(problem, table=table, design=design, metadata=torch.from_numpy(design.encode(table)))
+    metadata = torch.from_numpy(design.encode({"age": [70.0], "sex": ["F"], "site": [4.0]}))
+    with pytest.raises(TableError, match=r"site must be a level that method 'combat' was fitted on \(3, 17\); got"):
+        prepare("combat", coded).eval()(problem.x[:1], metadata)
+
+
 def test_images_are_refused(problem):
     with pytest.raises(ShapeError, match=r"inputs of method 'combat' must be features of a table, \(n, d\); got shape"):
         prepare("combat", replace(problem, x=torch.randn(150, 1, 4, 4)))

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data import TABLES, join_positions, read_table, refuse_bomb
-from deconfound.design.table import absent, in_rows, is_missing
+from deconfound.design.table import absent, in_rows, is_missing, level_text
 from deconfound.errors import TableError
-from deconfound.metrics.columns import level_text
 
 Columns = dict[str, NDArray[Any]]
 ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "subject", "id")

@@ -13,7 +13,7 @@ from deconfound.design.balance_report import Balance, LabelBalance, NoOverlap, d
 from deconfound.design.codecs import Kind, LevelCodec, Policy, fit_codec
 from deconfound.design.design import Design
 from deconfound.design.propensity import Array, cell_shares, entropy_weights, fit_logistic
-from deconfound.design.table import Table, absent_columns, column_names, is_missing, plain, read_columns
+from deconfound.design.table import Table, absent_columns, column_names, is_missing, level_names, plain, read_columns
 from deconfound.design.terms import Linear, Term, as_terms, source_columns
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 
@@ -113,7 +113,7 @@ def _strata(design: Design, table: Table) -> dict[str, tuple[NDArray[np.intp], t
         coded = LevelCodec(name, levels, ()).encode(columns[name], "mean")
         assert coded.index is not None
         empty = ("missing",) if (coded.index == len(levels)).any() else ()
-        found[name] = coded.index, (*map(str, levels), *empty)
+        found[name] = coded.index, (*level_names(levels), *empty)
     return found
 
 
@@ -172,11 +172,12 @@ def _classes(name: str, values: NDArray[Any], forced: Kind | None, kind: str) ->
             return None, (values.astype(np.float64) - codec.mean) / codec.sd
         codec, _ = fit_codec(name, values, "categorical", "error", np.ones(len(values)))
     assert isinstance(codec, LevelCodec)
-    if len(codec.levels) < 2:
-        raise TableError(f"label {name!r} must have at least two classes; got {codec.levels[0]!r} alone.")
+    names = level_names(codec.levels)
+    if len(names) < 2:
+        raise TableError(f"label {name!r} must have at least two classes; got {names[0]!r} alone.")
     index = codec.encode(values, "error").index
     assert index is not None
-    return tuple(map(str, codec.levels)), index.astype(np.float64)
+    return names, index.astype(np.float64)
 
 
 def _entropy(y: Array, metadata: Array, y_names: tuple[str, ...], names: tuple[str, ...]) -> Array:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from deconfound.design.codecs import Codec, Coded, NumericCodec, weighted_moments
+from deconfound.design.codecs import Codec, Coded, LevelCodec, NumericCodec, weighted_moments
 from deconfound.design.terms import Interaction, Linear, Polynomial, Spline, Term, from_data, sources, to_data
 from deconfound.errors import Fault, TableError
 
@@ -108,11 +109,11 @@ def _raw(
             return coded[column].spread() ** np.arange(1, degree + 1), None
         case Spline(column):
             return _natural_cubic(coded[column].spread(), np.array(knots)), None
-    product = factors[0].standardise(coded)
+    crossed = factors[0].standardise(coded)
     for factor in factors[1:]:
         columns = factor.standardise(coded)
-        product = (product[:, :, None] * columns[:, None, :]).reshape(len(product), -1)
-    return product, None
+        crossed = (crossed[:, :, None] * columns[:, None, :]).reshape(len(crossed), -1)
+    return crossed, None
 
 
 def _natural_cubic(x: NDArray[np.float64], knots: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -161,10 +162,10 @@ def _require_numeric(term: Polynomial | Spline, codecs: Mapping[str, Codec]) -> 
 def _units(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, ...]) -> NDArray[np.float64]:
     """How many of the user's units one unit of each raw column is."""
     if isinstance(term, Interaction):
-        product = np.array(factors[0].unit)
+        units = np.array(factors[0].unit)
         for factor in factors[1:]:
-            product = np.outer(product, factor.unit).ravel()
-        return product
+            units = np.outer(units, factor.unit).ravel()
+        return units
     codec = codecs[term.column]
     if not isinstance(codec, NumericCodec):
         return np.ones(len(codec.labels))
@@ -173,6 +174,16 @@ def _units(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, .
     if isinstance(term, Spline):
         return np.array([codec.sd, *[1.0] * (term.df - 1)])
     return np.array([codec.sd])
+
+
+def shown_labels(fitted: FittedTerm, codecs: Mapping[str, Codec]) -> tuple[str, ...]:
+    """The names of a term's columns as they are shown; `labels` are those that a saved design has."""
+    codec = codecs[fitted.term.column] if isinstance(fitted.term, Linear) else None
+    if isinstance(codec, LevelCodec):
+        return codec.shown_labels
+    if not fitted.factors:
+        return fitted.labels
+    return tuple(":".join(names) for names in product(*(shown_labels(factor, codecs) for factor in fitted.factors)))
 
 
 def _labels(term: Term, codecs: Mapping[str, Codec], factors: tuple[FittedTerm, ...]) -> tuple[str, ...]:

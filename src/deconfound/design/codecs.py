@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.design.notes import Assumed, DesignNote
-from deconfound.design.table import as_numbers, in_rows, is_missing, plain
+from deconfound.design.table import as_numbers, in_rows, is_missing, level_names, plain, without_point
 from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import Fault, OptionError, TableError
 
@@ -102,7 +102,7 @@ class LevelCodec:
             got = plain(values[strangers[0]])
             known = f"column {self.name!r} must hold levels seen in fit ({_listed(self.levels)})"
             advice = "Leave these rows out, or {way} to treat them as the average of the training rows."
-            text = f"{known}; got {got!r} {in_rows(strangers)}."
+            text = f"{known}; got {without_point(got)!r} {in_rows(strangers)}."
             raise TableError(Fault("unseen", self.name, text, got, tuple(strangers.tolist()), "unseen", advice))
         codes[unknown] = len(self.levels)
         return Coded(self._distinct, codes, unknown[empty])
@@ -118,15 +118,21 @@ class LevelCodec:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """One name per column: `site[UCSF]`."""
+        """One name per column, `site[UCSF]`, as saved designs have it."""
         return tuple(f"{self.name}[{level}]" for level in self.levels[1:])
+
+    @property
+    def shown_labels(self) -> tuple[str, ...]:
+        """One name per column as it is shown: `site[17]`, also where the level is read as 17.0."""
+        return tuple(f"{self.name}[{level}]" for level in level_names(self.levels)[1:])
 
     @property
     def summary(self) -> str:
         """For the design's repr."""
-        shown = [f"{level} {count:,}" for level, count in zip(self.levels, self.counts, strict=True)]
+        names = level_names(self.levels)
+        shown = [f"{level} {count:,}" for level, count in zip(names, self.counts, strict=True)]
         more = f", … ({len(shown)} levels)" if len(shown) > 6 else ""
-        return f"{', '.join(shown[:6])}{more}; reference {self.levels[0]}"
+        return f"{', '.join(shown[:6])}{more}; reference {names[0]}"
 
 
 Codec = NumericCodec | LevelCodec
@@ -251,7 +257,7 @@ def missing_value(name: str, rows: NDArray[np.intp]) -> TableError:
 
 
 def _listed(levels: tuple[Any, ...], shown: int = 8) -> str:
-    text = ", ".join(repr(level) for level in levels[:shown])
+    text = ", ".join(repr(without_point(level)) for level in levels[:shown])
     return f"{text}, … {len(levels)} in all" if len(levels) > shown else text
 
 

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from deconfound.design.basis import FittedTerm, TooFarError, fitted_from_data, fitted_to_data
+from deconfound.design.basis import FittedTerm, TooFarError, fitted_from_data, fitted_to_data, shown_labels
 from deconfound.design.codecs import Codec, Coded, LevelCodec, codec_from_data, codec_to_data
 from deconfound.design.diagnosis import Diagnosis, diagnose
 from deconfound.design.notes import DesignNote, NoteKind
+from deconfound.design.table import level_names
 from deconfound.design.terms import sources
 from deconfound.design.whitening import Whitening
 from deconfound.errors import TableError
@@ -92,7 +93,7 @@ class Fitted:
         unused = {*white.constant, *white.redundant, *white.shared}
         listed: list[Column] = []
         for block in self.blocks:
-            for name, unit in zip(block.term.labels, block.term.unit, strict=True):
+            for name, unit in zip(shown_labels(block.term, self.codecs), block.term.unit, strict=True):
                 used = len(listed) not in unused
                 listed.append(Column(name, block.role, str(block.term.term), float(unit), used))
         return tuple(listed)
@@ -144,7 +145,7 @@ class Fitted:
         for block in self.blocks:
             positions[block.role][str(block.term.term)] = range(block.columns.start, block.columns.stop)
         counts = {
-            name: {str(level): count for level, count in zip(codec.levels, codec.counts, strict=True)}
+            name: dict(zip(level_names(codec.levels), codec.counts, strict=True))
             for name, codec in self.codecs.items()
             if isinstance(codec, LevelCodec)
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deconfound.design.table import in_rows
+from deconfound.design.table import in_rows, without_point
 
 NoteKind = Literal[
     "codes",
@@ -63,4 +63,4 @@ class Assumed:
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.column} is empty {in_rows(self.rows)}"
-        return f"{self.column} {self.value!r}, {in_rows(self.rows)}, was not in the training rows"
+        return f"{self.column} {without_point(self.value)!r}, {in_rows(self.rows)}, was not in the training rows"

@@ -165,6 +165,32 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value  # a subclass of str, such as an enumeration's, is text
 
 
+def without_point(level: Any) -> Any:
+    """A level as a reader would write it: empty cells elsewhere in its column turn the code 17 into 17.0."""
+    return int(level) if isinstance(level, float) and level.is_integer() else level
+
+
+def level_text(level: Any) -> str:
+    """A level as text: whole numbers without a point, so that gaps in a column do not rename its levels.
+
+    Example:
+        >>> [level_text(value) for value in (3, 3.0, "3", 2.5, True)]
+        ['3', '3', '3', '2.5', 'True']
+    """
+    return str(without_point(level))
+
+
+def level_names(levels: Sequence[Any]) -> tuple[str, ...]:
+    """The text of each level of a column; as Python writes them where two would have the same one.
+
+    Example:
+        >>> level_names((3.0, 17.0)), level_names((17.0, "17"))
+        (('3', '17'), ('17.0', '17'))
+    """
+    names = tuple(map(level_text, levels))
+    return names if len(set(names)) == len(names) else tuple(map(str, levels))
+
+
 def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
     """A column as float64, NaN where a cell holds nothing."""
     if values.dtype.kind in "biuf":

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deconfound.design import Design
+from deconfound.design.table import level_names
 from deconfound.errors import DeconfoundError, OptionError, TableError
 from deconfound.methods.confounds import Confound, which_level
 
@@ -103,14 +104,15 @@ def refuse_few_values(columns: Tensor, names: list[str]) -> None:
 
 def refuse_small(counts: Tensor, site: Confound) -> None:
     """ComBat takes the variance within each site, of which there are several."""
-    small = [f"{name} ({count})" for name, count in zip(site.levels, counts.tolist(), strict=True) if count < 2]
+    names = level_names(site.levels)
+    small = [f"{name} ({count})" for name, count in zip(names, counts.tolist(), strict=True) if count < 2]
     if small:
         raise TableError(
             f"every level of {site.name} must have at least 2 rows for method 'combat'; got {', '.join(small)}. "
             "Leave these sites out, or join them."
         )
-    if len(site.levels) < 2:
-        raise TableError(f"{site.name} must have at least 2 levels for method 'combat'; got {site.levels[0]!r} alone.")
+    if len(names) < 2:
+        raise TableError(f"{site.name} must have at least 2 levels for method 'combat'; got {names[0]!r} alone.")
 
 
 def levels_of(metadata: Tensor, site: Confound) -> Tensor:

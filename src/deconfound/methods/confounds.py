@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deconfound.design import Design
-from deconfound.design.table import in_rows
+from deconfound.design.table import in_rows, level_names
 from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.layers.whitened import as_tensor, refuse_nan
 from deconfound.methods.base import Setting
@@ -82,7 +82,7 @@ def which_level(columns: Tensor, codes: Tensor, confound: Confound, method: str)
     if strangers:
         raise TableError(
             f"{confound.name} must be a level that method {method!r} was fitted on "
-            f"({', '.join(map(str, confound.levels))}); got another {in_rows(strangers)}. Leave these rows out, or "
+            f"({', '.join(level_names(confound.levels))}); got another {in_rows(strangers)}. Leave these rows out, or "
             "choose a method that takes an unseen site."
         )
     return level

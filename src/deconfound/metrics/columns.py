@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.design.table import as_column, as_numbers, is_missing, plain
+from deconfound.design.table import as_column, as_numbers, is_missing, level_text, plain
 from deconfound.errors import OptionError, TableError
 
 Kind = Literal["numeric", "binary", "categorical"]
@@ -75,16 +75,6 @@ def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0
     code = {level: float(place) for place, level in enumerate(levels)}
     codes = torch.tensor([NAN if cell is None else code[level_text(cell)] for cell in cells], dtype=torch.float64)
     return Column(name, "binary" if len(levels) == 2 else "categorical", codes, tuple(levels))
-
-
-def level_text(value: Any) -> str:
-    """A level as text: whole numbers without a point, so that gaps in a column do not rename its levels.
-
-    Example:
-        >>> [level_text(value) for value in (3, 3.0, "3", 2.5, True)]
-        ['3', '3', '3', '2.5', 'True']
-    """
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def looks_like_codes(values: Any, up_to: int = 20) -> int:

@@ -18,10 +18,10 @@ from deconfound.auditing.table_checks import SITES, codes_in
 from deconfound.data import IDENTIFIERS, Source, suspicious_features
 from deconfound.design import Balance, Design
 from deconfound.design.balance_report import WEAK_TIE
-from deconfound.design.table import is_missing
+from deconfound.design.table import is_missing, level_text
 from deconfound.errors import DeconfoundError, DeconfoundWarning, TableError
 from deconfound.metrics import auc, r_squared
-from deconfound.metrics.columns import Column, column, level_text
+from deconfound.metrics.columns import Column, column
 from deconfound.training.odd_cells import (
     almost_numeric,
     amounts_as_text,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.design import Design
+from deconfound.design.table import without_point
 from deconfound.errors import OptionError
 from deconfound.methods.base import Method
 from deconfound.methods.layered import LayerMethod
@@ -48,16 +49,17 @@ def methods_for_rows(
         rows = np.asarray(new.rows)[left[list(new.rows)]]
         if new.value is None:
             continue
+        level = without_point(new.value)
         if len(rows) < FEWEST:
             few = f"{rows_in_words(len(rows))}, too few to adapt to"
-            told.append(f"{new.column} {new.value!r}: {few}, the mean is used")
+            told.append(f"{new.column} {level!r}: {few}, the mean is used")
             continue
         parts = _in_parts(rows)
         adaptation = method.model.adapt(lambda parts=parts: ((x(part), metadata[part]) for part in parts))  # type: ignore[misc]
         twin = copy.copy(method)
         twin._modules = {**method._modules, "model": adaptation.model}
         found.append((rows, twin))
-        told.append(f"{new.column} {new.value!r}: {adaptation}")
+        told.append(f"{new.column} {level!r}: {adaptation}")
         left[rows] = False
     return [*found, (np.flatnonzero(left), method)], told
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from deconfound.data import Source, check_finite, csv_text, write_text
 from deconfound.design import Assumed, Design
+from deconfound.design.table import level_text
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
 from deconfound.methods import WScores
 from deconfound.methods import method as method_named
 from deconfound.methods.base import Method
-from deconfound.metrics.columns import level_text
 from deconfound.networks import NETWORKS, build_network
 from deconfound.networks.packages import search_modules_in
 from deconfound.training.checks import design_columns, named_columns
