@@ -17,6 +17,7 @@ from deconfound.training.jobs import open_runs
 from deconfound.training.problem import open_problem
 from deconfound.training.template import reference
 from deconfound.training.terms import read_terms
+from deconfound.training.w_scores import controls_at
 from tests.training import tiny
 
 YAML = """
@@ -155,6 +156,17 @@ def test_empty_features_are_told_or_filled(tmp_path):
     with pytest.raises(OptionError, match=r"got an empty value in row 3, in 1 column: f2"):
         open_problem(tiny.config(path, tmp_path / "run"))
     assert open_problem(tiny.config(path, tmp_path / "run", data={"missing_features": "mean"}))
+
+
+def test_controls_are_found_by_their_code_also_where_an_empty_cell_made_floats_of_it(tmp_path):
+    frame = tiny.cohort(60)
+    frame["dx"] = (frame["dx"] == "asd").astype(float)
+    frame.loc[3, "dx"] = None
+    path = tiny.write(tmp_path, frame)
+    problem = open_problem(tiny.config(path, tmp_path / "run", data={"controls": {"dx": 0}}))
+    assert controls_at(problem, np.arange(60)).tolist() == (frame["dx"] == 0).tolist()
+    with pytest.raises(OptionError, match=r"must name a level of 'dx'; got 2\. It has: 0, 1"):
+        open_problem(tiny.config(path, tmp_path / "run", data={"controls": {"dx": 2}}))
 
 
 def test_a_method_that_refuses_new_sites_is_told_before_a_site_is_left_out(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from deconfound.data import Source, check_finite
-from deconfound.design.table import absent, is_missing
+from deconfound.design.table import absent, is_missing, level_text
 from deconfound.design.units import reads_as_number
 from deconfound.errors import DeconfoundError, TableError
 from deconfound.methods import METHODS, method
@@ -164,8 +164,9 @@ def column_faults(config: Config, source: Source) -> list[str]:
     available, named = list(source.table), roles(config)
     faults = [fault for role, names in named.items() for fault in absent(names, available, role)]
     for name, level in (config.data.controls or {}).items():
-        found = sorted({str(value) for value in np.asarray(source.table.get(name, ())).tolist()})
-        if name in available and str(level) not in found:
+        cells = np.asarray(source.table.get(name, ())).tolist()
+        found = sorted({level_text(value) for value in cells if not is_missing(value)})
+        if name in available and level_text(level) not in found:
             faults.append(f"data.controls must name a level of {name!r}; got {level!r}. It has: {', '.join(found)}.")
     if config.design.site and config.design.site not in named["design.confounds"]:
         faults.append(f"design.site must be one of the confounds; got {config.design.site!r}.")

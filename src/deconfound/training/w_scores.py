@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.design.table import level_text
 from deconfound.errors import DeconfoundError, DeconfoundWarning
 from deconfound.methods import WScores
 from deconfound.training.splits import RowNumbers
@@ -26,7 +27,8 @@ def controls_at(problem: Problem, rows: RowNumbers) -> NDArray[np.bool_]:
         return np.asarray((problem.codes[rows] == 0).all(axis=1))
     found = np.ones(len(rows), dtype=bool)
     for name, level in wanted.items():
-        found &= np.array([str(value) == str(level) for value in np.asarray(problem.source.table[name])[rows].tolist()])
+        cells = np.asarray(problem.source.table[name])[rows].tolist()
+        found &= np.array([level_text(value) == level_text(level) for value in cells])
     return found
 
 
