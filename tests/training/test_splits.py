@@ -63,6 +63,12 @@ def test_a_column_can_hold_the_folds():
     assert (found[10].test % 12 == 10).all()
 
 
+def test_long_codes_of_sites_are_told_apart_also_as_floats():
+    values = np.array([1234567.0, 1234568.0, np.nan, 1234567.0])
+    found = level_test_rows(values, np.array([0, 1, 3]), "site")
+    assert [(name, rows.tolist()) for name, rows in found] == [("1234567", [0, 3]), ("1234568", [1])]
+
+
 def test_leaving_a_site_out_that_a_person_visited_twice_is_refused():
     frame = tiny.cohort(60, scans=2)
     frame["site"] = ["A", "B"] * 30

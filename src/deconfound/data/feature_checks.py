@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.sources import Source, SourceNote
-from deconfound.design.table import absent_columns, is_missing
+from deconfound.design.table import absent_columns, is_missing, level_text
 from deconfound.errors import TableError
 
 # A feature that orders the labels at least this well (as an AUC, or a correlation of ranks) is hardly a measurement.
@@ -126,8 +126,7 @@ def _empty_cells(numbers: NDArray[np.float64], table: Mapping[str, Any], columns
 
 def _texts(column: Any) -> list[str | None]:
     """Levels as text; 1 and 1.0, which gaps make of it, are one level."""
-    cells = [None if is_missing(cell) else cell for cell in np.asarray(column).tolist()]
-    return [f"{cell:g}" if isinstance(cell, float) else None if cell is None else str(cell) for cell in cells]
+    return [None if is_missing(cell) else level_text(cell) for cell in np.asarray(column).tolist()]
 
 
 def _order(column: NDArray[np.float64], label: NDArray[Any]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.design.table import is_missing, plain
+from deconfound.design.table import is_missing, level_text, plain
 from deconfound.errors import OptionError, TableError
 
 RowNumbers = NDArray[np.intp]
@@ -76,7 +76,7 @@ def level_test_rows(values: NDArray[Any], rows: RowNumbers, name: str) -> TestRo
     empty = [row for row in rows.tolist() if is_missing(values[row])]
     if empty:
         raise TableError(f"splits.column {name!r} must be filled in every row; got {len(empty)} empty cells.")
-    names = np.array([_level_name(value) for value in values[rows].tolist()], dtype=object)
+    names = np.array([level_text(value) for value in values[rows].tolist()], dtype=object)
     levels = sorted(set(names.tolist()), key=lambda level: (len(level), level) if level.isdigit() else (99, level))
     if len(levels) < 2:
         raise TableError(f"splits.column {name!r} must have two levels or more; got {levels}.")
@@ -139,10 +139,6 @@ def stratum_codes(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
             values = np.searchsorted(cuts, values)
         parts.append(np.unique([str(plain(value)) for value in values.tolist()], return_inverse=True)[1])
     return np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1].reshape(-1)
-
-
-def _level_name(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(plain(value))
 
 
 def _hold_out(
