@@ -162,6 +162,7 @@ def test_errors_name_the_file_the_column_and_the_fix(files, monkeypatch, argumen
     np.save(files / "rows.npy", np.zeros(90))
     monkeypatch.chdir(files)
     done = run(*arguments)
+    assert not (files / "audit").exists()
     assert isinstance(done.exception, DeconfoundError), done.output
     assert re.search(text, str(done.exception)), str(done.exception)
 
@@ -245,6 +246,26 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(fil
     monkeypatch.setattr("deconfound.auditing.joined.audit", lambda *args, **options: pytest.fail("measured first"))
     done = run(files / "all.csv", "--confounds", "age", "--out", files / "all.csv")
     assert "--out must be a folder that can be written" in str(done.exception)
+
+
+def test_a_refused_or_stopped_audit_leaves_no_folder_behind_that_was_not_there(files, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "old").mkdir()
+    before = sorted(files.rglob("*"))
+    for refused in (["--confounds", "agee"], [], ["--confounds", "age", "--outputs", "logits"]):
+        assert run("all.csv", *refused, "--out", "old/new/deeper").exception
+        assert sorted(files.rglob("*")) == before
+    assert run("all.csv", "--confounds", "age", "--html", "a/a.html", "--json", "all.csv/b.json").exception
+    assert run("all.csv", "--confounds", "agee", "--out", "old").exception
+    assert sorted(files.rglob("*")) == before
+
+    def stop(*_, **__):
+        (files / "somebody" / "else").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deconfound.auditing.joined.audit", stop)
+    run("all.csv", "--confounds", "age", "--html", "somebody/a/a.html")
+    assert sorted(files.rglob("*")) == sorted([*before, files / "somebody", files / "somebody" / "else"])
 
 
 def test_named_files_are_written_and_nothing_else(files, monkeypatch):

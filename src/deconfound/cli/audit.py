@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,8 +71,6 @@ def audit(
     lists = {"confounds": confounds, "labels": labels, "outputs": outputs, "classes": classes}
     named = {"model": model, "type": type, "positive": positive}
     asked: dict[str, Any] = {"table": table, "features": features, "id": id, "person": person, "fold": fold}
-    for folder in dict.fromkeys(path.parent for path in files):
-        _make(folder)
     if all(path.is_dir() for path in predictions):
         from deconfound.training.outputs import audit_folders
 
@@ -88,11 +88,12 @@ def audit(
     else:
         raise OptionError("--confounds must be given with files; got none. Name the columns that should not be there.")
     console = Console()
-    with stage_progress(console) as progress, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
-        result = measure(permutations=permutations, bootstraps=bootstraps, seed=seed, progress=progress)
-    for path in files:
-        result.save(path)
+    with _folders(path.parent for path in files):
+        with stage_progress(console) as progress, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeconfoundWarning)  # the notes of the result say the same
+            result = measure(permutations=permutations, bootstraps=bootstraps, seed=seed, progress=progress)
+        for path in files:
+            result.save(path)
     drawn = [] if figures is None else result.save_figures(figures)
     show_verdicts(console, result)
     more = f" and {len(drawn)} figures in {figures}" if drawn else ""
@@ -110,8 +111,22 @@ def _named(html: Path | None, json: Path | None, card: Path | None) -> list[Path
     return [path for path, _ in wanted.values() if path is not None]
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"--out must be a folder that can be written; got {folder} ({error.strerror}).") from error
+@contextmanager
+def _folders(wanted: Iterable[Path]) -> Iterator[None]:
+    """Folders that are made first, lest something is measured that cannot be written; those of a refused audit go."""
+    lacking = [each for folder in wanted for each in reversed((folder, *folder.parents)) if not each.is_dir()]
+    with ExitStack() as undo:
+        for each in dict.fromkeys(lacking):
+            try:
+                each.mkdir(exist_ok=True)
+            except OSError as error:
+                got = f"{each} ({error.strerror})"
+                raise OptionError(f"--out must be a folder that can be written; got {got}.") from error
+            undo.callback(_remove_empty, each)
+        yield
+        undo.pop_all()
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # somebody has put something into it
+        folder.rmdir()
