@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,27 +67,13 @@ def audit_files(
     """
     # An id keeps its zeros where it is read as text; which column joins is known after reading.
     text = [name for name in (id, person, *ID_NAMES) if name and name not in (*confounds, *labels)]
-    paths = [Path(path) for path in predictions]
-    contents = [read_file(path, text) for path in paths]
-    base = contents[0] if table is None else read_file(Path(table), text)
-    key = id_column(id, contents if table is None else [*contents, base])
-    first, roles = contents[0], [*confounds, *labels, *(name for name in (person, fold) if name)]
-    skip = {*roles, key or ""}
-    arrays: dict[str, NDArray[Any]] = {}
-    chosen: dict[str, list[str]] = {}
-    for content, name in zip(contents, _names(paths), strict=True):
-        order = matched_rows(first, content, key)
-        found = _models(content, name, outputs, models or {}, skip, chosen)
-        twice = [model for model in found if model in arrays]
-        if twice:
-            raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {content.path}.")
-        arrays |= {model: values[order] for model, values in found.items()}
-    people_of = repeated_people(base.columns) if person is None else None
-    columns = _columns(base, [*roles, *([people_of] if people_of else [])], matched_rows(first, base, key), first)
-    inner = None if features is None else read_file(Path(features), text)
-    hidden = None if inner is None else _features(inner, first, key, skip, list(arrays))
-    names = next(iter(chosen.values()), [])
-    high = {label: level for label in labels if (level := positive_level(first.columns, names, label)) is not None}
+    files = _read(predictions, table, features, id, text)
+    roles = [*confounds, *labels, *(name for name in (person, fold) if name)]
+    skip = {*roles, files.key or ""}
+    arrays, chosen = _outputs(files, outputs, models or {}, skip)
+    people_of = repeated_people(files.table.columns) if person is None else None
+    columns = _columns(files, [*roles, *([people_of] if people_of else [])])
+    high = _positive_levels(files.first, chosen, labels) | dict(positive or {})
     if not classes:
         arrays, classes = _by_names(arrays, chosen, columns, labels)
     result = audit(
@@ -96,22 +82,85 @@ def audit_files(
         confounds=confounds,
         labels=labels,
         person=person,
-        features=hidden,
+        features=_features(files, skip, list(arrays)),
         fold=fold,
-        positive={**high, **(positive or {})},
+        positive=high,
         classes=classes,
         **options,
     )
-    others = [content for content in (*contents[1:], base) if content is not first]
-    return replace(result, notes=(*result.notes, *_matched_by_order(first, others, inner, key)))
+    return replace(result, notes=(*result.notes, *_matched_by_order(files)))
 
 
-def _matched_by_order(
-    first: Content, others: Sequence[Content], features: Content | None, key: str | None
-) -> list[Note]:
+@dataclass(frozen=True)
+class JoinedFiles:
+    """The files of an audit as they were read; rows of all of them are matched to those of the first.
+
+    Attributes:
+        predictions: One file for each model, or one for all.
+        table: The table of people; the first of the predictions where there is no other.
+        features: Hidden features.
+        key: The column that joins predictions and table; None where the order of the rows has to do.
+    """
+
+    predictions: tuple[Content, ...]
+    table: Content
+    features: Content | None
+    key: str | None
+
+    @property
+    def first(self) -> Content:
+        """The file that gives the rows and their order."""
+        return self.predictions[0]
+
+    def rows_of(self, other: Content) -> NDArray[np.intp]:
+        """For each row of the first file its row in another."""
+        return matched_rows(self.first, other, self.key)
+
+
+def _read(
+    predictions: Sequence[str | Path],
+    table: str | Path | None,
+    features: str | Path | None,
+    id: str | None,
+    text: Sequence[str],
+) -> JoinedFiles:
+    """Read every file, the columns of `text` as such, and find the column that joins them."""
+    contents = tuple(read_file(Path(path), text) for path in predictions)
+    people = None if table is None else read_file(Path(table), text)
+    hidden = None if features is None else read_file(Path(features), text)
+    key = id_column(id, contents if people is None else (*contents, people))
+    return JoinedFiles(contents, people or contents[0], hidden, key)
+
+
+def _outputs(
+    files: JoinedFiles, outputs: Sequence[str], models: Mapping[str, Sequence[str]], skip: set[str]
+) -> tuple[Columns, dict[str, list[str]]]:
+    """The outputs of every model in the rows of the first file, and the columns that those of a table come from."""
+    arrays: Columns = {}
+    chosen: dict[str, list[str]] = {}
+    for file, name in zip(files.predictions, _names([file.path for file in files.predictions]), strict=True):
+        order = files.rows_of(file)
+        found = _models(file, name, outputs, models, skip, chosen)
+        twice = [model for model in found if model in arrays]
+        if twice:
+            raise OptionError(f"models must have different names; got {twice[0]!r} twice. Rename it in {file.path}.")
+        arrays |= {model: values[order] for model, values in found.items()}
+    return arrays, chosen
+
+
+def _positive_levels(first: Content, chosen: Mapping[str, list[str]], labels: Sequence[str]) -> dict[str, str]:
+    """For each label the level that a high score stands for, where the file says so."""
+    names = next(iter(chosen.values()), [])
+    found = {label: positive_level(first.columns, names, label) for label in labels}
+    return {label: level for label, level in found.items() if level is not None}
+
+
+def _matched_by_order(files: JoinedFiles) -> list[Note]:
     """A note that names the files whose rows no id joins to those of the first."""
-    names = [content.path.name for content in others if key is None or not (first.columns and content.columns)]
-    if features is not None and _shared_id(key, first, features) is None:
+    first, features = files.first, files.features
+    others = [file for file in (*files.predictions[1:], files.table) if file is not first]
+    names = [file.path.name for file in others if files.key is None or not (first.columns and file.columns)]
+    if features is not None and _shared_id(files, features) is None:
         names.append(features.path.name)
     said = f"rows of {first.path.name} and {', '.join(names)} are matched by their order, for no id joins them."
     return [Note("reading", "note", "", said)] if names else []
@@ -142,8 +191,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _columns(base: Content, roles: Sequence[str], rows: NDArray[np.intp], first: Content) -> Columns:
+def _columns(files: JoinedFiles, roles: Sequence[str]) -> Columns:
     """The columns of confounds, labels, person and fold, in the order of the predictions."""
+    base, first, rows = files.table, files.first, files.rows_of(files.table)
     if not base.columns:
         raise TableError(f"{base.path} must stand beside a table of people; got arrays alone. Give it with --table.")
     faults = absent(roles, [*dict.fromkeys([*base.columns, *first.columns])], "--confounds, --labels and the like")
@@ -180,15 +230,19 @@ def _models(
     return {model: stacked(file, columns) for model, columns in groups.items()}
 
 
-def _shared_id(key: str | None, first: Content, file: Content) -> str | None:
+def _shared_id(files: JoinedFiles, features: Content) -> str | None:
     """The id of the predictions that features have too and that names each row; None where the order has to do."""
-    names = [name for name in (key, *ID_NAMES) if name in first.columns and name in file.columns]
+    first = files.first
+    names = [name for name in (files.key, *ID_NAMES) if name in first.columns and name in features.columns]
     return next((name for name in names if len(set(first.columns[name].tolist())) == first.rows), None)
 
 
-def _features(file: Content, first: Content, key: str | None, skip: set[str], models: list[str]) -> Columns:
-    """Features by model name; a file with one array belongs to the one model, or to all of them."""
-    order = matched_rows(first, file, _shared_id(key, first, file))
+def _features(files: JoinedFiles, skip: set[str], models: list[str]) -> Columns | None:
+    """Features by model name, if there are any; a file with one array belongs to the one model, or to all of them."""
+    file = files.features
+    if file is None:
+        return None
+    order = matched_rows(files.first, file, _shared_id(files, file))
     if file.columns:
         numeric = [values for name, values in file.columns.items() if name not in skip and values.dtype.kind in "fiu"]
         if not numeric:
