@@ -181,6 +181,7 @@ def test_codes_of_sites_and_labels_are_shown_without_a_point():
     assert report.effective_strata["site"].keys() == {"3", "5", "17", "missing"}
     assert found.unweighted[0] == ("site", "5")
     assert "no dx 1 at site 5: its" in str(found)
+    assert "at site missing: its 1 row teaches nothing about dx" in str(found)
     assert not re.search(r"(site|dx|,|:) (0|1|3|5|17)\.0 ", str(found))
 
 

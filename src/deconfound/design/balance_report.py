@@ -47,8 +47,9 @@ class NoOverlap:
 
     def __str__(self) -> str:
         classes = " or ".join(self.absent)
-        where = f"{self.column} {self.level}: its {self.rows:,} rows"
-        return f"no {self.label} {classes} at {where} teach nothing about {self.label}"
+        rows = "row teaches" if self.rows == 1 else "rows teach"
+        where = f"{self.column} {self.level}: its {self.rows:,} {rows}"
+        return f"no {self.label} {classes} at {where} nothing about {self.label}"
 
 
 @dataclass(frozen=True)
