@@ -51,7 +51,7 @@ class PenaltyLayer(MetadataLayer):
         # Where features are not finite the fit itself stands in, so that the penalty's gradient is zero.
         features = torch.where(finite, features, batch.regressors @ self._beta().detach())
         self._penalty = penalty(features, batch.regressors, self._beta(), batch.weights)
-        if self._may_update():
+        if self._may_update(batch):
             self._count_skip(finite)
 
 

@@ -25,7 +25,6 @@ from deconfound.layers.tensors import (
     in_memory_order,
     in_rows,
     like_memory,
-    processes,
     rows_in_memory,
 )
 from deconfound.layers.whitened import (
@@ -137,25 +136,32 @@ class MetadataLayer(nn.Module, ABC):
         """`forward` after the checks; None stands for the population mean."""
         if batch is None and self.reads_confounds:
             return x
-        if self.training and not torch.compiler.is_compiling() and torch_private.in_functorch():
+        if self.training and batch is not None and not batch.traced and torch_private.in_functorch():
             raise DeconfoundError(
                 "a layer in training must run outside of torch.func transforms (vmap, grad, jvp…), which cannot keep "
                 "what it learns; got one inside. Call model.eval() first, or use torch.autograd."
             )
-        if self.training and not self._agreed and processes() > 1:
+        if self.training and not self._agreed and batch is not None and not batch.alone:
             self._check_processes()
-        with full_precision(x.device):
-            if batch is not None and self.reads_confounds and self.refitter is None and kernels.usable(x, self.beta):
-                fused = self._fused(x, batch)
-                if fused is not None:
-                    return fused
-            flat = self.shape.flatten(x)
-            flat = flat if flat.dtype == self.confound_map.dtype else flat.to(self.confound_map.dtype)
-            if batch is not None and batch.fits:
-                out = (self.refitter or self._train)(flat, batch)
-            else:
-                out = self._infer(flat, batch)
-            return self.shape.unflatten(out if out.dtype == x.dtype else out.to(x.dtype), x)
+        if torch.is_autocast_enabled(x.device.type):
+            with full_precision(x.device):
+                return self._normalised(x, batch)
+        return self._normalised(x, batch)
+
+    def _normalised(self, x: Tensor, batch: WhitenedBatch | None) -> Tensor:
+        if kernels.possible(x) and batch is not None and self.reads_confounds and self.refitter is None:
+            fused = self._fused(x, batch) if kernels.usable(x, self.beta) else None
+            if fused is not None:
+                return fused
+        kind = self.confound_map.dtype
+        flat = x if x.ndim == 2 else self.shape.flatten(x)
+        flat = flat if flat.dtype == kind else flat.to(kind)
+        if batch is not None and batch.fits:
+            out = (self.refitter or self._train)(flat, batch)
+        else:
+            out = self._infer(flat, batch)
+        out = out if out.dtype == x.dtype else out.to(x.dtype)
+        return out if x.ndim == 2 else self.shape.unflatten(out, x)
 
     def _infer(self, x: Tensor, batch: WhitenedBatch | None) -> Tensor:
         """The residual of `x` in eval."""
@@ -270,11 +276,9 @@ class MetadataLayer(nn.Module, ABC):
         """The number d of features that have coefficients of their own."""
         return math.prod(self.coefficient_shape)
 
-    def _may_update(self) -> bool:
+    def _may_update(self, batch: WhitenedBatch) -> bool:
         """Whether this forward may change state: not when frozen, nor when backward recomputes activations."""
-        if torch.compiler.is_compiling():
-            return self.updating
-        return self.updating and not torch_private.in_backward()
+        return self.updating and (batch.traced or not torch_private.in_backward())
 
     def _count_skip(self, finite: Tensor | bool) -> None:
         if finite is not True:

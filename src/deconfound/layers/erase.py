@@ -170,7 +170,7 @@ class Erase(MetadataLayer):
         return {"label_back": groups.back, "label_codes": groups.codes}
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        if self._may_update():
+        if self._may_update(batch):
             self._learn(x.detach(), batch)
         return erase(x, pool_positions(x), self._beta().clone())
 

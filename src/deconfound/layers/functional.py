@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from deconfound.layers.tensors import Number, exact_type, on_host
 BLOCK_BYTES = 2**20
 BLOCK_ROWS = 8
 BLOCK_REGRESSORS = 32
+# With so many numbers or fewer on a CPU, a look at what else could be done costs more than the arithmetic.
+FEW_NUMBERS = 0 if kernels.INTERPRETED else 2 * BLOCK_BYTES // 8
 # Directions that vary less than this, relative to the one that varies most, are not fitted: metadata are float32.
 OPEN_DIRECTION = 1e-9
 # By how many units of rounding a running Gram matrix is off, about.
@@ -47,7 +50,9 @@ class Moments:
     rows: Number
 
 
-def residualize(features: Tensor, confounds: Tensor, coefficients: Tensor, scale: float = 1.0) -> Tensor:
+def residualize(
+    features: Tensor, confounds: Tensor, coefficients: Tensor, scale: float = 1.0, out: Tensor | None = None
+) -> Tensor:
     """`r = f − s c β_C`: the features without the part that the confounds explain.
 
     Args:
@@ -55,25 +60,32 @@ def residualize(features: Tensor, confounds: Tensor, coefficients: Tensor, scale
         confounds: `(n, q_C)`.
         coefficients: `(q_C, d)`.
         scale: s.
+        out: Memory of the features' shape and type that the residual may take; only where nothing watches.
     """
+    plain = features.ndim == 2 and features.dtype == confounds.dtype == coefficients.dtype
+    if plain and on_host(features) and features.numel() <= FEW_NUMBERS:
+        return torch.addmm(features, confounds, coefficients, alpha=-scale, out=out)
     if features.ndim == 2 and not confounds.requires_grad and kernels.usable(features, coefficients):
         residual: Tensor = _Subtract.apply(features, confounds if scale == 1.0 else confounds * scale, coefficients)
         return residual
     rows = _block(features, confounds, coefficients)
     if rows:
-        residual = torch.empty_like(features)
+        residual = torch.empty_like(features) if out is None else out
         parts = zip(features.split(rows), confounds.split(rows), residual.split(rows), strict=True)
         for part, of_part, result in parts:
             torch.addmm(part, of_part, coefficients, alpha=-scale, out=result)
         return residual
-    if features.ndim == 2 and features.dtype == confounds.dtype == coefficients.dtype:
-        return torch.addmm(features, confounds, coefficients, alpha=-scale)  # no room for c β apart from the result
+    if plain:
+        # No memory for c β apart from the result.
+        return torch.addmm(features, confounds, coefficients, alpha=-scale, out=out)
     effect = (confounds if scale == 1.0 else confounds * scale) @ coefficients
     return features - (effect if features.ndim == 2 else effect.unsqueeze(-1))
 
 
 def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
     """`Rᵀf`, `(q, d)`."""
+    if on_host(features) and features.numel() <= FEW_NUMBERS:
+        return torch.mm(regressors.T, features)
     if kernels.possible(features) and not regressors.requires_grad and kernels.usable(features, regressors.T):
         products: Tensor = _Cross.apply(features, regressors)
         return products
@@ -139,11 +151,18 @@ def eigenvalue_bound(gram: Tensor) -> Number:
 
     The first is exact for one sample, the second for a white batch; an eigenvalue solver would make a GPU wait.
     """
-    unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    size, apart, tiny = torch.linalg.vector_norm(gram), torch.dist(gram, unit), torch.finfo(gram.dtype).tiny
+    tiny = torch.finfo(gram.dtype).tiny
     if on_host(gram):
-        return float(max(min(size.item(), 1 + apart.item()), tiny))  # in this order NaN stays NaN
-    return torch.minimum(size.clamp(min=tiny), 1 + apart)
+        size, apart = torch.linalg.vector_norm(gram).item(), torch.dist(gram, _unit(len(gram), gram.dtype)).item()
+        return float(max(min(size, 1 + apart), tiny))  # in this order NaN stays NaN
+    unit = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return torch.minimum(torch.linalg.vector_norm(gram).clamp(min=tiny), 1 + torch.dist(gram, unit))
+
+
+@lru_cache(maxsize=64)
+def _unit(size: int, dtype: torch.dtype) -> Tensor:
+    """The identity on a CPU, which is only read."""
+    return torch.eye(size, dtype=dtype)
 
 
 def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:

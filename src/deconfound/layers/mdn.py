@@ -100,7 +100,7 @@ class MDN(MetadataLayer):
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         of_batch = batch.moments(pool_positions(x), exact=self.gram == "batch")
-        learns = self._may_update()
+        learns = self._may_update(batch)
         usable: Tensor | bool = False
         if learns:
             with torch.no_grad():

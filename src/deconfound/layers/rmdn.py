@@ -73,7 +73,7 @@ class RMDN(MetadataLayer):
         self.register_buffer("weight", torch.tensor(float(ridge)))
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        if self._may_update():
+        if self._may_update(batch):
             self._learn(pool_positions(x.detach()), batch)
         return residualize(x, batch.confounds, self._beta()[: batch.confounds.shape[1]].clone())
 

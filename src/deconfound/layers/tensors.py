@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 Number = float | Tensor
+_DISTRIBUTED = dist.is_available()
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -81,7 +82,7 @@ def in_memory_order(coefficients: Tensor, channels: int) -> Tensor:
 
 def processes() -> int:
     """How many processes train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if _DISTRIBUTED and dist.is_initialized() else 1
 
 
 def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:

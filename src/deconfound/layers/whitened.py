@@ -30,6 +30,9 @@ class WhitenedBatch:
         weights: `(n,)`, how many samples each row counts for in the fit; None when each counts once.
         weighted: R with each row times its weight, `(n, q)`.
         inputs_want_gradients: Whether the network's inputs require gradients, as for a saliency map.
+        on_host: Whether code may look at its numbers; see `tensors.on_host`.
+        alone: Whether no other process trains with this one.
+        traced: Whether a compiler looks on.
     """
 
     def __init__(self, confounds: Tensor, regressors: Tensor | None = None, weights: Tensor | None = None) -> None:
@@ -39,6 +42,9 @@ class WhitenedBatch:
         rows = confounds if regressors is None else regressors
         self.weighted = rows if weights is None else rows * weights.unsqueeze(1)
         self.inputs_want_gradients = False
+        self.on_host = on_host(confounds)
+        self.alone = processes() == 1
+        self.traced = torch.compiler.is_compiling()
         self._made: dict[str, tuple[object, Any]] = {}
 
     @property
@@ -54,7 +60,7 @@ class WhitenedBatch:
 
     def white_confounds(self) -> Tensor:
         """`z_C`, `(n, q_C)`: the columns of R that belong to the confounds."""
-        return self.once("white confounds", lambda: self.regressors[:, : self.confounds.shape[1]].contiguous())
+        return self.once("white confounds", self._white_confounds)
 
     def gram(self) -> Tensor:
         """`RᵀWR`, `(q, q)`, of the batch of all processes."""
@@ -66,7 +72,11 @@ class WhitenedBatch:
 
     def largest_step(self) -> Number:
         """`1 / λmax` of `RᵀWR / Σw`, by an upper bound: with a longer step coefficients would overshoot."""
-        return self.once("step", lambda: 1 / eigenvalue_bound(self.gram() / positive(self.rows())))
+        return self.once("step", self._largest_step)
+
+    def gram_norm(self) -> float:
+        """`‖RᵀWR‖_F`, on the host only: a bound of λmax that costs less than the one of `largest_step`."""
+        return self.once("norm", lambda: float(torch.linalg.vector_norm(self.gram()).item()))
 
     def moments(self, features: Tensor, exact: bool = False) -> Moments:
         """The moments of these features, `(n, d)`, in all processes; the Gram matrix in double precision if `exact`."""
@@ -83,7 +93,7 @@ class WhitenedBatch:
 
         A compiler must not see the dictionary change.
         """
-        if key is None or torch.compiler.is_compiling():
+        if key is None or self.traced:
             return make()
         held = self._made.get(name)
         if held is None or held[0] != key:
@@ -91,13 +101,20 @@ class WhitenedBatch:
         made: T = held[1]
         return made
 
+    def _white_confounds(self) -> Tensor:
+        return self.regressors[:, : self.confounds.shape[1]].contiguous()
+
+    def _largest_step(self) -> Number:
+        gram, rows = self._totals()
+        return 1 / eigenvalue_bound(gram / positive(rows))
+
     def _totals(self) -> tuple[Tensor, Number]:
         return self.once("totals", self._make_totals)
 
     def _make_totals(self) -> tuple[Tensor, Number]:
         weights, regressors = self.weights, self.regressors
-        gram, n = self.weighted.T @ regressors, float(len(regressors))
-        if weights is None and processes() == 1 and on_host(gram):
+        gram, n = torch.mm(self.weighted.T, regressors), float(regressors.shape[0])
+        if weights is None and self.alone and self.on_host:
             return gram, n
         gram, rows = sum_over_processes(gram, gram.new_full((), n) if weights is None else weights.sum())
         return gram, number(rows)
@@ -147,7 +164,7 @@ def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
     """
     if metadata.device.type not in ("cpu", "meta") or torch.compiler.is_compiling():
         return
-    if training and metadata.is_cpu and math.isfinite(metadata.detach().sum()):  # one number tells for all of them
+    if training and metadata.is_cpu and math.isfinite(metadata.sum().item()):  # one number tells for all of them
         return
     columns = design.columns if training else design.confound_columns
     finite = torch.isfinite(metadata[:, : len(columns)]).all(0).tolist()
@@ -203,7 +220,7 @@ def whiten(
     """
     metadata = metadata.to(confound_map)
     columns = confound_map.shape[0]
-    confounds = (metadata if metadata.shape[1] == columns else metadata[:, :columns]) @ confound_map
+    confounds = torch.mm(metadata if metadata.shape[1] == columns else metadata[:, :columns], confound_map)
     if not training:
         return WhitenedBatch(confounds)
     regressors = torch.addmm(regressor_map[-1], metadata, regressor_map[:-1])

@@ -22,6 +22,7 @@ class Pass:
         self.metadata = metadata
         self.weights = weights
         self.training = training
+        self.traced = torch.compiler.is_compiling()
         self.inputs_want_gradients = False
         self.called: set[str] = set()
         self.may_be_recomputed = False
@@ -54,7 +55,7 @@ class Carrier:
 
     def carry(self, current: Pass, run: Callable[[], Any]) -> Any:
         """What `run` returns while `current` is the pass of this thread, until it ends, however it ends."""
-        if torch.compiler.is_compiling():  # the compiler sees one thread, and cannot read its identity
+        if current.traced:  # the compiler sees one thread, and cannot read its identity
             self._traced = current
             try:
                 return run()
@@ -101,7 +102,7 @@ class Carrier:
 
     def keep_for_backward(self, current: Pass, output: Tensor) -> None:
         """Remember the pass for as long as the graph of an output lives, if checkpointing may recompute it."""
-        if current.may_be_recomputed and output.requires_grad and not torch.compiler.is_compiling():
+        if current.may_be_recomputed and output.requires_grad and not current.traced:
             self._awaiting_backward.add(current)
             output.register_hook(_Keep(current, self))
 

@@ -82,7 +82,7 @@ class Insertion:
         return with_features(value, normalised)
 
     def _once(self, current: Pass) -> None:
-        if torch.compiler.is_compiling() or torch_private.in_backward():
+        if current.traced or torch_private.in_backward():
             return
         if self.place.path in current.called:
             raise DeconfoundError(
@@ -118,8 +118,9 @@ class Insertion:
             )
         layer.shape.check(x)
         x = layer.normalise(x, None if current.metadata is None else current.whitened(layer, x.device))
-        if current.metadata is not None and layer.training and not torch.compiler.is_compiling():
+        if current.metadata is not None and layer.training and not current.traced:
             current.may_be_recomputed = current.may_be_recomputed or torch_private.keeps_for_recomputation()
-            self.carrier.keep_for_backward(current, x)
+            if current.may_be_recomputed:
+                self.carrier.keep_for_backward(current, x)
         x = x if self.after is None else self.after(x)
         return x.movedim(0, axis) if axis else x

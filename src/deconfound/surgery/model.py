@@ -98,13 +98,13 @@ class NormalizedModel(nn.Module):
                 "normalize it again."
             )
         current = self._pass(metadata, fit_on, weight)
-        if self.training and not torch.compiler.is_compiling():
+        if self.training and not current.traced:
             given = (*inputs, *keywords.values())
             current.inputs_want_gradients = any(isinstance(one, Tensor) and one.requires_grad for one in given)
         output = self._carrier.carry(current, lambda: self.network(*inputs, **keywords))
-        if not torch.compiler.is_compiling():
+        if not current.traced:
             self._adopt_new()
-            if self.training:
+            if self.training and current.may_be_recomputed:
                 for tensor in tensors_in(output):
                     self._carrier.keep_for_backward(current, tensor)
         return output
@@ -112,8 +112,8 @@ class NormalizedModel(nn.Module):
     @property
     def design(self) -> Design:
         """The design of the inserted layers; after loading a checkpoint, the checkpoint's."""
-        built = [insertion.layer for insertion in self._insertions if insertion.layer is not None]
-        return built[0].design if built else self.plan.design
+        built = next((insertion.layer for insertion in self._insertions if insertion.layer is not None), None)
+        return self.plan.design if built is None else built.design
 
     def coefficients(self) -> dict[str, dict[str, Tensor]]:
         """β by path and confound column, in the user's own units."""

@@ -30,11 +30,13 @@ class BatchOrder:
         self._looks = 0
         self._done = False
 
-    @torch.no_grad()
     def see(self, metadata: Tensor) -> None:
         """Take in one training batch `(n, p)`, standardised on the training table."""
-        if self._done or not metadata.is_cpu:
-            return
+        if not self._done and metadata.is_cpu:
+            self._take(metadata)
+
+    @torch.no_grad()
+    def _take(self, metadata: Tensor) -> None:
         self._looks += 1
         self._done = self._looks == MOST_LOOKS
         mean = metadata.mean(0, dtype=torch.float64)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,6 @@ from deconfound.layers.tensors import (
     full_precision,
     like_memory,
     on_host,
-    processes,
     rows_in_memory,
     sum_over_processes,
 )
@@ -54,8 +54,11 @@ class ImplicitGradient(NamedTuple):
     square: Tensor
 
 
-def update(state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, share: Number) -> None:
+def update(state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, share: Number) -> Tensor:
     """Take one batch of `ĝ = n g` into the running average, in place.
+
+    Returns:
+        Memory of the gradient's shape and type that this took and no longer needs.
 
     Args:
         state: The state so far.
@@ -65,13 +68,27 @@ def update(state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, shar
     """
     n = float(gradient.shape[0])
     total = cross_products(gradient, batch.confounds)
-    counts = batch.once("counts", lambda: gradient.new_full((1, gradient.shape[0]), n))
-    square = torch.mm(counts, gradient * gradient)
-    if processes() == 1:
+    squares = gradient * gradient
+    square = torch.mm(_counts(gradient, batch), squares)
+    if batch.alone:
         average(state, total, square, largest_change(n), share)
     else:
         total, square, rows = sum_over_processes(total * n, square * n, gradient.new_full((), n))
         average(state, total / rows, square / rows, largest_change(rows), share)
+    return squares
+
+
+def _counts(gradient: Tensor, batch: WhitenedBatch) -> Tensor:
+    """`(1, n)`, n in each place; only read."""
+    n = gradient.shape[0]
+    if batch.on_host:
+        return _counts_on_host(n, gradient.dtype)
+    return batch.once("counts", lambda: gradient.new_full((1, n), float(n)))
+
+
+@lru_cache(maxsize=64)
+def _counts_on_host(n: int, dtype: torch.dtype) -> Tensor:
+    return torch.full((1, n), float(n), dtype=dtype)
 
 
 def largest_change(n: Number) -> Number:
@@ -94,11 +111,10 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: Number
     mean, old = state
     if on_host(square):
         heard, ratio = square, square / old
-        usual = _within(ratio, most)
+        usual = _is_usual(ratio, most)
         if not usual:  # but for dead features, which have no gradient
-            silent = square == 0
-            heard = torch.where(silent, old, square)
-            usual = _within(torch.where(silent, 1.0, ratio), most)
+            dead = square == 0
+            heard, usual = torch.where(dead, old, square), _is_usual(ratio.masked_fill_(dead, 1.0), most)
         if usual:
             mean.lerp_(total, share)
             old.lerp_(heard, share)
@@ -114,8 +130,8 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: Number
     old.copy_(torch.where(finite, squares, old))
 
 
-def _within(ratio: Tensor, most: Number) -> bool:
-    """Whether no feature jumps, begins or is not finite."""
+def _is_usual(ratio: Tensor, most: Number) -> bool:
+    """Whether no feature jumps, begins, is dead or not finite."""
     low, high = torch.aminmax(ratio)
     return bool(most * low.item() > 1 and high.item() < most)
 
@@ -177,23 +193,30 @@ class PMDNResidual(torch.autograd.Function):
         gradient, step = gradients[0], ctx.step
         if step.gradient is None:
             return gradient, None, None, None
-        learn = step.learn and _learns_now(ctx, step.batch)
-        if learn and not torch.compiler.is_compiling():
+        learn = step.learn and (not step.batch.inputs_want_gradients or _learns_now(ctx))
+        if learn and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             _refuse_second_derivatives()
-        with full_precision(gradient.device):
-            if learn and step.fused:
-                return _fused_backward(gradient, step), None, None, None
-            mean = step.gradient.mean
-            wide = gradient if gradient.dtype == mean.dtype else gradient.to(mean.dtype)
-            if not step.shared and wide.ndim > 2:
-                wide = wide.flatten(1)
-            if learn:
-                pooled = wide if wide.ndim == 2 else wide.sum(-1)
-                update(step.gradient, pooled, step.batch, step.plan.rates[-1])
-            out = residualize(wide, step.through, mean, 1 / _count(wide))
-            if out.dtype != gradient.dtype or out.ndim != gradient.ndim:
-                out = out.reshape(gradient.shape).to(gradient.dtype)
-            return out, None, None, None
+        if torch.is_autocast_enabled(gradient.device.type):
+            with full_precision(gradient.device):
+                return _through_beta(gradient, step, step.gradient, learn), None, None, None
+        return _through_beta(gradient, step, step.gradient, learn), None, None, None
+
+
+def _through_beta(gradient: Tensor, step: Step, state: ImplicitGradient, learn: bool) -> Tensor:
+    if learn and step.fused:
+        return _fused_backward(gradient, step)
+    mean, room = state.mean, None
+    wide = gradient if gradient.dtype == mean.dtype else gradient.to(mean.dtype)
+    if not step.shared and wide.ndim > 2:
+        wide = wide.flatten(1)
+    if learn and wide.ndim == 2:
+        room = update(state, wide, step.batch, step.plan.rates[-1])
+    elif learn:
+        update(state, wide.sum(-1), step.batch, step.plan.rates[-1])
+    out = residualize(wide, step.through, mean, 1 / _count(wide), room if step.batch.on_host else None)
+    if out.dtype != gradient.dtype or out.ndim != gradient.ndim:
+        out = out.reshape(gradient.shape).to(gradient.dtype)
+    return out
 
 
 def _fused_backward(gradient: Tensor, step: Step) -> Tensor:
@@ -216,18 +239,15 @@ def _count(gradient: Tensor) -> int:
 
 def _refuse_second_derivatives() -> None:
     """Backward under `create_graph=True` while learning: what it learns has no derivative."""
-    if torch.is_grad_enabled():
-        raise DeconfoundError(
-            "a backward with create_graph=True must not change what PMDN has learned; got one in training with "
-            "gradient='bilevel'. Run it inside `with model.frozen_statistics():`, in eval, or with gradient='frozen'."
-        )
+    raise DeconfoundError(
+        "a backward with create_graph=True must not change what PMDN has learned; got one in training with "
+        "gradient='bilevel'. Run it inside `with model.frozen_statistics():`, in eval, or with gradient='frozen'."
+    )
 
 
-def _learns_now(ctx: Any, batch: WhitenedBatch) -> bool:
+def _learns_now(ctx: Any) -> bool:
     """Whether the backward that runs is one of training, and not one for a saliency map."""
-    if not batch.inputs_want_gradients or torch.compiler.is_compiling():
-        return True
-    return torch_private.backward_reaches_parameters(ctx)
+    return torch.compiler.is_compiling() or torch_private.backward_reaches_parameters(ctx)
 
 
 def _pooled(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from deconfound.layers.functional import Moments, positive, running_gram
 from deconfound.layers.pmdn.gradient import ImplicitGradient, PMDNResidual, Step
 from deconfound.layers.pmdn.kernels.tiles import MOST_IN_ONE_KERNEL
 from deconfound.layers.pmdn.update import Plan, UpdateRule, constants, moves, rates, usable_rows
-from deconfound.layers.tensors import Number, all_finite, in_rows, number, processes, store, sum_over_processes
+from deconfound.layers.tensors import Number, all_finite, in_rows, store, sum_over_processes
 from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples the identity counts for in the running Gram matrix of weighted rows.
@@ -77,7 +77,9 @@ class PMDN(MetadataLayer):
     gradient_mean: Tensor
     gradient_square: Tensor
     rate_constants: Tensor
-    row_masks: Tensor
+    unit: Tensor
+    own_entry: Tensor
+    entries_above: Tensor
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class PMDN(MetadataLayer):
         if not batch.fits:
             return super()._fused(x, batch)
         few = 0 < batch.confounds.shape[1] < self._directions <= MOST_IN_ONE_KERNEL
-        if processes() > 1 or not few or not self._may_update():
+        if not batch.alone or not few or not self._may_update(batch):
             return None
         flat = self.shape.flatten(x) if self.share else x
         out: Tensor = PMDNResidual.apply(flat, self._step, batch, True)
@@ -131,28 +133,34 @@ class PMDN(MetadataLayer):
 
     def _step(self, batch: WhitenedBatch, fused: bool) -> Step:
         """What a pass over the features reads and moves; counts its samples, unless backward computes it again."""
-        learns = self._may_update()
-        samples = self.samples
+        learns = self._may_update(batch)
+        held: Any = self._buffers  # where a module looks for its attributes last
+        samples = held["samples"]
         before = samples if learns else (samples - usable_rows(batch)).clamp(min=0)
-        seen: Number = before if fused else number(before)  # kernels read tensors
+        looks = batch.on_host and not fused  # kernels read tensors
+        seen: Number = before.item() if looks else before
         # Layers that have seen as many samples share a plan, where a look at their number makes no GPU wait.
-        key = (self._rule, seen, learns) if isinstance(seen, float) else None
+        key = (self._rule, self.gradient, seen, learns) if looks else None
         plan = batch.once("plan", lambda: self._plan(batch, seen, learns and not fused), key)
-        through = batch.confounds
+        through, state = plan.through, None
         if self.gradient == "bilevel":
-            through = batch.white_confounds() if batch.weights is None else self._through(batch, learns)
-            state = ImplicitGradient(in_rows(self.gradient_mean), in_rows(self.gradient_square))
-        else:
-            state = None
-        if learns:
+            state = ImplicitGradient(in_rows(held["gradient_mean"]), in_rows(held["gradient_square"]))
+            if batch.weights is not None:
+                through = self._through(batch, learns)
+        if learns and looks:
+            samples.fill_(seen + plan.usable)
+        elif learns:
             samples.add_(plan.usable)
         return Step(
-            batch, plan, through, in_rows(self.beta), self.skipped, state, self.updating, fused, self.share is not None
-        )
+            batch, plan, through, in_rows(held["beta"]), held["skipped"], state, self.updating, fused,
+            self.share is not None,
+        )  # fmt: skip
 
     def _plan(self, batch: WhitenedBatch, seen: Number, moving: bool) -> Plan:
         found = rates(seen, batch, self._rule, self.rate_constants)
-        return Plan(found, moves(found, batch, self.row_masks) if moving else None, usable_rows(batch))
+        by = moves(found, batch, self.unit, self.own_entry, self.entries_above) if moving else None
+        white = self.gradient == "bilevel" and batch.weights is None
+        return Plan(found, by, usable_rows(batch), batch.white_confounds() if white else batch.confounds)
 
     def _through(self, batch: WhitenedBatch, learns: bool) -> Tensor:
         """z̃ of rows with weights, which make those that take part other than white."""

@@ -15,19 +15,21 @@ huge leverage, cannot make β overshoot; the intercept's own entry is 1, and η 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from deconfound.layers.functional import cross_products, positive
-from deconfound.layers.tensors import Number, on_host, sum_over_processes
+from deconfound.layers.tensors import Number, sum_over_processes
 from deconfound.layers.whitened import WhitenedBatch
 
 # How many samples β = 0 counts for at the start: a β known from a handful of samples is noise that can kill a network.
 PRIOR = 30.0
 # And S = 0, the start of the implicit gradient: an S known from a few samples pushes every feature the same wrong way.
 GRADIENT_PRIOR = 300.0
+# A step this many times 1 / ‖RᵀWR‖_F is below its cap, whatever the rounding.
+SURELY_UNCAPPED = 0.999
 
 
 Rates = tuple[float, float, float, float] | Tensor
@@ -49,14 +51,14 @@ def constants(q: int, like: Tensor) -> dict[str, Tensor]:
     """What the formulas here need, made once for a layer: a copy from the host would break the capture of a graph.
 
     - `rate_constants`, `(3, 4)`: the priors of the rates, which of them are shares, and which have a cap.
-    - `row_masks`, `(3, q, q)`: the identity, the intercept's own entry, and its column above that.
+    - `unit`, `own_entry` and `entries_above`, `(q, q)`: the identity, the intercept's own entry, and those above it.
     """
     rates = [[PRIOR, 0.0, 0.0, GRADIENT_PRIOR], [0.0, 0.0, 0.0, 1.0], [1.0, math.inf, math.inf, math.inf]]
-    masks = torch.zeros(3, q, q)
-    masks[0] = torch.eye(q)
-    masks[1, -1, -1] = 1
-    masks[2, :-1, -1] = 1
-    return {"rate_constants": torch.tensor(rates).to(like), "row_masks": masks.to(like)}
+    own, above = torch.zeros(q, q), torch.zeros(q, q)
+    own[-1, -1] = 1
+    above[:-1, -1] = 1
+    found = {"rate_constants": torch.tensor(rates), "unit": torch.eye(q), "own_entry": own, "entries_above": above}
+    return {name: value.to(like) for name, value in found.items()}
 
 
 def rates(samples: Number, batch: WhitenedBatch, rule: UpdateRule, constants: Tensor) -> Rates:
@@ -74,23 +76,24 @@ def rates(samples: Number, batch: WhitenedBatch, rule: UpdateRule, constants: Te
         Four numbers, or a tensor of them, `(4,)`, where the number of samples is one.
     """
     if isinstance(samples, float):
-        rows, cap = batch.rows(), batch.largest_step()
-        assert isinstance(rows, float)
-        assert isinstance(cap, float)
-        return _plain_rates(samples, rows, cap, rule)
+        return _plain_rates(samples, batch, rule)
     if rule.step is not None:
         return _fixed_rates(batch, rule.step, constants)
     top, bottom, cap = batch.once("bounds", lambda: _bounds(batch, constants))
     return torch.minimum(top / (samples.clamp(max=rule.memory) + bottom), cap)
 
 
-def _plain_rates(samples: float, rows: float, cap: float, rule: UpdateRule) -> Rates:
+def _plain_rates(samples: float, batch: WhitenedBatch, rule: UpdateRule) -> Rates:
+    rows: Any = batch.rows()
     count = rows or 1.0
     if rule.step is not None:
-        of_beta = min(cap, rule.step) / count
+        of_beta: Any = min(batch.largest_step(), rule.step) / count
         return of_beta, of_beta, 0.0, rule.step
     total = min(samples, rule.memory) + count
-    return min(cap / count, 1 / (total + PRIOR)), 1 / total, 1 / total, rows / (total + GRADIENT_PRIOR)
+    slope: Any = 1 / (total + PRIOR)
+    if not batch.gram_norm() * slope < SURELY_UNCAPPED:  # in this order NaN has its cap
+        slope = min(batch.largest_step() / count, slope)
+    return slope, 1 / total, 1 / total, rows / (total + GRADIENT_PRIOR)
 
 
 def _bounds(batch: WhitenedBatch, constants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,6 +111,8 @@ def _fixed_rates(batch: WhitenedBatch, step: float, constants: Tensor) -> Tensor
 
 def usable_rows(batch: WhitenedBatch) -> Number:
     """How many samples a batch adds to those seen; none where metadata are not finite: nothing is learned there."""
+    if batch.on_host:
+        return batch.rows() * math.isfinite(batch.gram_norm())
     return batch.once("usable", lambda: batch.rows() * (batch.largest_step() > 0))
 
 
@@ -118,38 +123,42 @@ class Plan(NamedTuple):
         rates: See `rates`.
         by: How β moves; None where it does not, or where kernels move it.
         usable: How many samples are seen.
+        through: `z_C`, by which the gradient goes through β; c where it does not, or weights make it each layer's own.
     """
 
     rates: Rates
     by: Moves | None
     usable: Number
+    through: Tensor
 
 
 class Moves(NamedTuple):
-    """A step as two matrices, `(q, q)` and `(n, q)`: `β ← kept β + Pᵀf`, summed over processes."""
+    """A step as two matrices, `(q, q)` and `(n, q)`: `β ← kept β + Pᵀf`; the flags are those of its batch."""
 
     kept: Tensor
     projection: Tensor
+    alone: bool
+    on_host: bool
 
 
-def moves(rates: Rates, batch: WhitenedBatch, masks: Tensor) -> Moves:
+def moves(rates: Rates, batch: WhitenedBatch, unit: Tensor, own: Tensor, above: Tensor) -> Moves:
     """`β ← β + D (I − h G₀) (RᵀWf − Gβ)`, with D the rates, and G₀ the intercept's column of G above its own entry.
 
     Args:
         rates: See `rates`.
         batch: The metadata, with `G = RᵀWR` of all processes.
-        masks: `row_masks`.
+        unit: The identity, `(q, q)`.
+        own: The intercept's own entry of it alone.
+        above: Ones above that entry.
     """
-    unit, own, column = masks.unbind()
     slope, intercept, first, _ = rates
     gram = batch.gram()
-    taken = add(slope * add(unit, gram * column, -first), own, intercept - slope)
-    return Moves(torch.addmm(unit, taken, gram, alpha=-1), batch.weighted @ taken.T)
-
-
-def add(a: Tensor, b: Tensor, factor: Number) -> Tensor:
-    """`a + factor b`, by one operation where the factor is a plain number."""
-    return a + factor * b if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
+    if isinstance(slope, Tensor):
+        taken = slope * (unit - first * (gram * above)) + (intercept - slope) * own
+    else:  # the same by operations that take plain numbers
+        taken = torch.addcmul(unit, gram, above, value=-first).mul_(slope).add_(own, alpha=intercept - slope)
+    kept, projection = torch.addmm(unit, taken, gram, alpha=-1), torch.mm(batch.weighted, taken.T)
+    return Moves(kept, projection, batch.alone, batch.on_host)
 
 
 def descend(beta: Tensor, skipped: Tensor, features: Tensor, by: Moves) -> None:
@@ -157,9 +166,11 @@ def descend(beta: Tensor, skipped: Tensor, features: Tensor, by: Moves) -> None:
 
     A feature whose new β is not finite keeps the old one, and the batch counts as skipped.
     """
-    (towards,) = sum_over_processes(cross_products(features, by.projection))
+    towards = cross_products(features, by.projection)
+    if not by.alone:
+        (towards,) = sum_over_processes(towards)
     moved = torch.addmm(towards, by.kept, beta)
-    if on_host(moved) and math.isfinite(moved.sum().item()):
+    if by.on_host and math.isfinite(moved.sum().item()):
         beta.copy_(moved)
         return
     finite = torch.isfinite(moved).all(0)
