@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import deconfound as dc
-from deconfound.errors import DeconfoundError, ShapeError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, ShapeError
 from tests.conftest import make_cohort, make_table
 
 LAYERS = ["mdn", "pmdn", "rmdn", "pmdn-alternating"]
@@ -206,7 +206,9 @@ def test_a_checkpoint_loads_strictly_and_safely_and_carries_the_design(cohort, l
     model = trained(cohort, layer)
     torch.save(model.state_dict(), tmp_path / "model.pt")
     twin = fresh(layer, wait)
-    twin.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True), strict=True)
+    with pytest.warns(DeconfoundWarning, match="fitted on other rows. Write metadata=model.design.encode"):
+        twin.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True), strict=True)
+    twin.load_state_dict(model.state_dict())  # not said again: the design is the checkpoint's by now
     assert same_state(model, twin)
     assert twin.design.to_dict() == cohort.design.to_dict()
     x, new = cohort.features[:50].float(), make_table(50, seed=3)
@@ -214,6 +216,14 @@ def test_a_checkpoint_loads_strictly_and_safely_and_carries_the_design(cohort, l
     assert torch.equal(*outputs)
     assert "at first forward" not in str(twin.plan)
     assert twin.coefficients().keys() == model.coefficients().keys()
+
+
+def test_a_checkpoint_with_other_columns_says_which_ones_metadata_must_have_now(cohort):
+    table = make_table(90, seed=7)
+    design = dc.Design(confounds=["age"]).fit(table)
+    twin = dc.normalize(network(), design, at=["0", "2"])
+    with pytest.warns(DeconfoundWarning, match=rf"columns {cohort.design.names[0]}, .* instead of age\. Write"):
+        twin.load_state_dict(trained(cohort).state_dict())
 
 
 def test_a_checkpoint_goes_through_safetensors(cohort, tmp_path):
@@ -227,7 +237,8 @@ def test_a_checkpoint_goes_through_safetensors(cohort, tmp_path):
 def test_training_goes_on_after_a_checkpoint_as_if_it_had_not_stopped(cohort):
     model = trained(cohort)
     twin = fresh("pmdn", wait=True)
-    twin.load_state_dict(model.state_dict())
+    with pytest.warns(DeconfoundWarning, match="brings the design"):
+        twin.load_state_dict(model.state_dict())
     for each in (model, twin):
         each.zero_grad()
         each(cohort.features.float(), metadata=cohort.metadata).square().mean().backward()

@@ -49,6 +49,22 @@ def warn_of_old_format() -> None:
     )
 
 
+def warn_of_other_design(own: Design, loaded: Design) -> None:
+    """Say so where a checkpoint's design takes the place of another: metadata encoded by that one are misread."""
+    if own.to_dict() == loaded.to_dict():
+        return
+    if own.names == loaded.names:
+        differ = "the same columns, fitted on other rows"
+    else:
+        differ = f"columns {', '.join(loaded.names)} instead of {', '.join(own.names)}"
+    warnings.warn(
+        f"The checkpoint brings the design it was trained with, which is not the one that this model was made with: "
+        f"{differ}. Write metadata=model.design.encode(rows) from here on.",
+        DeconfoundWarning,
+        stacklevel=2,
+    )
+
+
 def write_state(spec: dict[str, Any]) -> Tensor:
     """The bytes of a specification's JSON: a tensor, so that any checkpoint file carries it."""
     return torch.frombuffer(bytearray(json.dumps({"format": FORMAT, **spec}).encode()), dtype=torch.uint8).clone()

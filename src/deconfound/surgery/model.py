@@ -14,7 +14,7 @@ from deconfound.design import Design
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ShapeError
 from deconfound.layers import MetadataLayer, frozen_statistics
 from deconfound.layers.alternating import PenaltyLayer
-from deconfound.layers.checkpoint import FORMAT, read_state, warn_of_old_format
+from deconfound.layers.checkpoint import FORMAT, read_state, warn_of_old_format, warn_of_other_design
 from deconfound.layers.whitened import Metadata, as_tensor, as_weights, refuse_nan
 from deconfound.renamed import RENAMED, no_attribute
 from deconfound.surgery.adapt import Adaptation, adapt
@@ -268,7 +268,7 @@ class NormalizedModel(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Build layers that wait for their first forward from the shapes of a checkpoint."""
         first = next((parameter for parameter in self.network.parameters() if parameter.is_floating_point()), None)
-        old = False
+        own, loaded, old = self.design, None, False
         for insertion in self._insertions:
             key = f"{prefix}layers.{insertion.place.path.replace('.', '/')}._extra_state"
             if insertion.layer is None and key in state_dict:
@@ -276,9 +276,12 @@ class NormalizedModel(nn.Module):
                 layer = layer if first is None else layer.to(first.device, first.dtype)
                 self._adopt(insertion.place.path, layer)
             if insertion.layer is not None and key in state_dict:
-                old = old or read_state(state_dict[key]).format < FORMAT
+                loaded = read_state(state_dict[key])
+                old = old or loaded.format < FORMAT
                 insertion.layer.reports_old_format = False
         if old:  # once for all layers
             warn_of_old_format()
+        if loaded is not None:
+            warn_of_other_design(own, loaded.design)
         self.plan = replace(self.plan, places=tuple(insertion.place for insertion in self._insertions))
         super()._load_from_state_dict(state_dict, prefix, *rest)
