@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from deconfound.errors import OptionError, RunError
+from deconfound.layers.pmdn import update
 from deconfound_lab.harness import (
     Cell,
     Experiment,
@@ -34,6 +35,7 @@ from deconfound_lab.harness.page import fill, write_page
 from deconfound_lab.synthetic.experiment import SyntheticExperiment
 from deconfound_lab.synthetic.plan import Setup
 from deconfound_lab.synthetic.training import run_setup
+from tests import same_results
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,6 +195,30 @@ def test_provenance_says_what_is_needed_and_a_page_marks_results_of_older_code(t
     monkeypatch.setattr(source, "code_digest", lambda modules: "another")
     remake(Squares, tmp_path)
     assert source.OLDER in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "proven"), [("made", "now", True), ("other", "now", False), ("made", "other", False)]
+)
+def test_a_page_says_where_older_code_is_shown_to_give_the_same_numbers(monkeypatch, tmp_path, before, after, proven):
+    record = {"trainings": 7, "before": {"a+b": before}, "after": {"a+b": after}}
+    (tmp_path / "same.json").write_text(json.dumps(record))
+    monkeypatch.setattr(source, "PROVEN", tmp_path / "same.json")
+    monkeypatch.setattr(source, "code_digest", lambda modules: "now")
+    origin = {"packages": {}, "deconfound": "", "commit": "", "device": "", "python": "", "command": "", "code": "made"}
+    (line,) = source.made_by([origin], ["One"], ["a", "b"])
+    assert ("7 small trainings with both versions are equal in every bit" in line) is proven
+    assert (source.OLDER in line) is not proven
+
+
+def test_the_comparison_of_two_versions_sees_a_formula_that_is_off(monkeypatch):
+    def digest():
+        return same_results.trained("rows", "pmdn", "batches of 20", 3)
+
+    right = digest()
+    assert digest() == right
+    monkeypatch.setattr(update, "PRIOR", update.PRIOR + 1e-4)
+    assert digest() != right
 
 
 @pytest.fixture

@@ -8,13 +8,17 @@ import io
 import tokenize
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from deconfound.data import read_json
 from deconfound.training import provenance
 from deconfound_lab.harness.reach import files_behind
 
 OLDER = "made with older code"
 """What a page says where the digest of the code differs from the present one."""
+PROVEN = Path(__file__).with_name("same_results.json")
+"""What `python -m tests.same_results` found: the digests of two versions of the code that give the same numbers."""
 
 
 def origin(seed: int, data: str, modules: Iterable[str]) -> dict[str, Any]:
@@ -37,18 +41,32 @@ def code_digest(modules: tuple[str, ...]) -> str:
 def made_by(sources: Sequence[Mapping[str, Any]], counts: Sequence[str], modules: Iterable[str]) -> list[str]:
     """One line for each source, as `origin` gave it: what it made, version, commit, machine, packages, command.
 
-    A source whose digest of the modules is not the present one is marked.
+    A source whose digest of the modules is not the present one is marked; it reads otherwise where both are shown to
+    give the same numbers.
     """
-    now = code_digest(tuple(modules))
+    modules = tuple(modules)
     lines = []
     for source, count in zip(sources, counts, strict=True):
         packages = ", ".join(f"{name} {version}" for name, version in source["packages"].items())
-        mark = "" if source.get("code") == now else f" ({OLDER})"
+        mark = _mark(source.get("code"), modules)
         lines.append(
             f"{count}: deconfound {source['deconfound']} (commit {source['commit']}) on {source['device']}, Python "
             f"{source['python']}, {packages}. Command: {source['command']}{mark}"
         )
     return lines
+
+
+def _mark(made: str | None, modules: tuple[str, ...]) -> str:
+    """What is said of results by the digest of the code that made them."""
+    now = code_digest(modules)
+    if made == now:
+        return ""
+    proven = read_json(PROVEN)
+    name = "+".join(modules)
+    if (proven["before"].get(name), proven["after"].get(name)) != (made, now):
+        return f" ({OLDER})"
+    compared = f"{proven['trainings']} small trainings with both versions are equal in every bit"
+    return f" (the code has changed since; {compared})"
 
 
 def trainings(sources: Sequence[Mapping[str, Any]], made: Sequence[tuple[int, float]]) -> list[str]:
