@@ -9,6 +9,8 @@ import torch
 import deconfound as dc
 from deconfound.layers.functional import eigenvalue_bound
 from deconfound.layers.pmdn import gradient
+from deconfound.layers.pmdn.update import PRIOR, UpdateRule, constants, rates
+from deconfound.layers.whitened import WhitenedBatch
 from tests.conftest import make_cohort
 
 
@@ -168,6 +170,20 @@ def test_the_implicit_gradient_is_the_naive_running_average(share):
         np.testing.assert_allclose(layer.gradient_square.numpy()[0], square, rtol=1e-7, atol=1e-12)
         np.testing.assert_allclose(x.grad.numpy(), g - z @ mean / n, rtol=1e-6, atol=1e-10)
     assert jumps == 1
+
+
+@pytest.mark.parametrize("samples", [0.0, 20.0, 300.0])
+@pytest.mark.parametrize("rows", [1, 3, 64])
+@pytest.mark.parametrize("leverage", [0.1, 1.0, 3.0, 30.0])
+def test_rates_that_are_plain_numbers_are_those_of_tensors_with_their_cap(samples, rows, leverage):
+    torch.manual_seed(rows)
+    regressors = torch.cat([leverage * torch.randn(rows, 3), torch.ones(rows, 1)], 1)
+    batch, rule = WhitenedBatch(regressors[:, :2], regressors), UpdateRule(250.0, None)
+    numbers = rates(samples, batch, rule, constants(4, regressors)["rate_constants"])
+    tensors = rates(torch.tensor(samples), batch, rule, constants(4, regressors)["rate_constants"])
+    assert numbers == pytest.approx(tensors.tolist(), rel=1e-6)
+    uncapped = 1 / (min(samples, 250) + rows + PRIOR)
+    assert numbers[0] <= min(uncapped, batch.largest_step() / rows) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("seed", range(20))

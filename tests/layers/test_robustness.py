@@ -187,6 +187,28 @@ def test_second_derivatives_are_refused_while_learning_and_right_where_nothing_i
     assert second.abs().max() > 0
 
 
+def test_a_penalty_on_the_gradient_of_inputs_takes_what_is_learned_as_a_constant(cohort):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    model, inputs = dc.normalize(network, cohort.design, at=["0", "2"]), cohort.features.clone()
+    for _ in range(5):
+        model(inputs, metadata=cohort.metadata).square().mean().backward()
+
+    def slopes():
+        x = inputs.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x, metadata=cohort.metadata).sum(), x, create_graph=True)
+        network.zero_grad()
+        slope.square().sum().backward()
+        return [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
+
+    trained = slopes()
+    with model.frozen_statistics():  # with what the forward before has left
+        expected = slopes()
+    assert max(grad.abs().max() for grad in trained) > 0
+    for one, other in zip(trained, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=0.05 * other.abs().max().item(), rtol=0.05)
+
+
 @pytest.mark.parametrize("kind", [dc.PMDN, dc.RMDN, dc.MDN])
 def test_torch_func_is_refused_in_training_and_works_in_eval(cohort, kind):
     layer = kind(cohort.design, 5)

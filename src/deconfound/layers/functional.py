@@ -162,7 +162,7 @@ def eigenvalue_bound(gram: Tensor) -> Number:
 @lru_cache(maxsize=64)
 def _unit(size: int, dtype: torch.dtype) -> Tensor:
     """The identity on a CPU, which is only read."""
-    return torch.eye(size, dtype=dtype)
+    return torch.eye(size, dtype=dtype, device="cpu")
 
 
 def least_squares(batch: Moments, prior: float = 0.0) -> Tensor:

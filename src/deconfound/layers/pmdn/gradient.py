@@ -57,14 +57,14 @@ class ImplicitGradient(NamedTuple):
 def update(state: ImplicitGradient, gradient: Tensor, batch: WhitenedBatch, share: Number) -> Tensor:
     """Take one batch of `ĝ = n g` into the running average, in place.
 
-    Returns:
-        Memory of the gradient's shape and type that this took and no longer needs.
-
     Args:
         state: The state so far.
         gradient: g, `(n, d)`.
         batch: The metadata of these rows.
         share: Of this batch in S, a scalar.
+
+    Returns:
+        Memory of the gradient's shape and type that this took and no longer needs.
     """
     n = float(gradient.shape[0])
     total = cross_products(gradient, batch.confounds)
@@ -88,7 +88,7 @@ def _counts(gradient: Tensor, batch: WhitenedBatch) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _counts_on_host(n: int, dtype: torch.dtype) -> Tensor:
-    return torch.full((1, n), float(n), dtype=dtype)
+    return torch.full((1, n), float(n), dtype=dtype, device="cpu")
 
 
 def largest_change(n: Number) -> Number:
@@ -209,11 +209,10 @@ def _through_beta(gradient: Tensor, step: Step, state: ImplicitGradient, learn: 
     wide = gradient if gradient.dtype == mean.dtype else gradient.to(mean.dtype)
     if not step.shared and wide.ndim > 2:
         wide = wide.flatten(1)
-    if learn and wide.ndim == 2:
-        room = update(state, wide, step.batch, step.plan.rates[-1])
-    elif learn:
-        update(state, wide.sum(-1), step.batch, step.plan.rates[-1])
-    out = residualize(wide, step.through, mean, 1 / _count(wide), room if step.batch.on_host else None)
+    if learn:
+        taken = update(state, wide if wide.ndim == 2 else wide.sum(-1), step.batch, step.plan.rates[-1])
+        room = taken if wide.ndim == 2 and step.batch.on_host else None
+    out = residualize(wide, step.through, mean, 1 / _count(wide), room)
     if out.dtype != gradient.dtype or out.ndim != gradient.ndim:
         out = out.reshape(gradient.shape).to(gradient.dtype)
     return out
