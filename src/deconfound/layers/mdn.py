@@ -101,25 +101,25 @@ class MDN(MetadataLayer):
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         of_batch = batch.moments(pool_positions(x), exact=self.gram == "batch")
         learns = self._may_update(batch)
-        usable: Tensor | bool = False
         if learns:
             with torch.no_grad():
-                some = of_batch.rows > 0
                 finite = all_finite(of_batch.cross, of_batch.gram)
-                usable = finite & some
+                usable = finite & (of_batch.rows > 0)
                 self._count_skip(finite)
-                self._follow_moments(of_batch, usable)
+                self.batches.add_(usable)
+                newest = self._newest()
+                self._follow_moments(of_batch, newest, usable)
         beta = least_squares(of_batch) if self.gram == "batch" else self._from_the_mean(of_batch)
         if learns:
             with torch.no_grad():
-                store(self.beta, self._followed(self._beta(), beta), usable & all_finite(beta))
+                followed = torch.lerp(self._beta(), beta.to(self.beta), newest)
+                store(self.beta, followed, usable & all_finite(beta))
         return residualize(x, batch.confounds, beta[: batch.confounds.shape[1]])
 
-    def _follow_moments(self, batch: Moments, usable: Tensor | bool) -> None:
+    def _follow_moments(self, batch: Moments, newest: Tensor, usable: Tensor | bool) -> None:
         """Take the batch into the running mean of the features and the running Gram matrix."""
-        self.batches.add_(usable)
         rows = positive(batch.rows)
-        store(self.mean, self._followed(self.mean.view(-1), batch.cross[-1] / rows), usable)
+        store(self.mean, torch.lerp(self.mean.view(-1), (batch.cross[-1] / rows).to(self.mean), newest), usable)
         gram = running_gram(self.mean_gram, self.samples, Moments(batch.gram, batch.cross, rows), PRIOR)
         store(self.mean_gram, gram, usable)
         store(self.samples, (self.samples + rows).clamp(max=LONGEST), usable)
@@ -136,7 +136,6 @@ class MDN(MetadataLayer):
         inverse: Tensor = torch.linalg.inv_ex(self.mean_gram)[0] / positive(batch.rows)
         return inverse @ cross
 
-    def _followed(self, running: Tensor, value: Tensor) -> Tensor:
-        """A running mean moved; the newest of t batches weighs `m / (1 − (1 − m)ᵗ)`: it does not start at zero."""
-        seen = (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)
-        return torch.lerp(running, value.to(running), self.momentum / seen)
+    def _newest(self) -> Tensor:
+        """What the newest of t batches weighs in running means, `m / (1 − (1 − m)ᵗ)`: they do not start at zero."""
+        return self.momentum / (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)

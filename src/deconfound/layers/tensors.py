@@ -34,7 +34,7 @@ def number(scalar: Tensor) -> Number:
 def all_finite(*tensors: Tensor) -> Tensor | bool:
     """Whether every number is finite; a plain bool where a look costs nothing."""
     if on_host(tensors[0]):
-        return all(math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all()) for tensor in tensors)
+        return all(math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all()) for tensor in tensors)
     return torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
 
 
