@@ -95,8 +95,52 @@ def sites(rng, direct):
     return label + 5 * rng.normal(size=N) + 12 * direct * (site == 0), one_hot(site), label
 
 
+# People with several rows and a numeric label: score, confound, label, person
+
+
+def same_label(rng, effect, people=100):
+    """Neither the label nor the site of a person changes between three scans, and the score hardly does."""
+    person, label, site = np.repeat(np.arange(people), 3), rng.normal(size=people), rng.integers(0, 2, people)
+    score = label + rng.normal(size=people) + effect * site
+    return score[person] + 0.1 * rng.normal(size=3 * people), site[person, None], label[person], person
+
+
+def same_label_and_age(rng, effect):
+    """Uneven numbers of scans; age is a number that goes with the label along a curve."""
+    person, label = np.repeat(np.arange(80), rng.integers(1, 6, 80)), rng.normal(size=80)
+    age = np.sin(2 * label) + rng.normal(size=80)
+    score = np.sin(2 * label) + rng.normal(size=80) + 0.7 * effect * age
+    return score[person] + 0.1 * rng.normal(size=len(person)), age[person], label[person], person
+
+
+def label_and_age_by_row(rng, effect):
+    """Label and age change from scan to scan, and age with the label."""
+    person = np.repeat(np.arange(40), 4)
+    label = rng.normal(size=40)[person] + 0.5 * rng.normal(size=160)
+    age = np.sin(2 * label) + rng.normal(size=40)[person] + 0.5 * rng.normal(size=160)
+    score = np.sin(2 * label) + rng.normal(size=40)[person] + 0.3 * rng.normal(size=160)
+    return score + 0.6 * effect * age, age, label, person
+
+
+def label_by_row(rng, effect):
+    """The label changes from scan to scan; age is the person's."""
+    person, age = np.repeat(np.arange(40), 4), rng.normal(size=40)
+    label = rng.normal(size=40)[person] + 0.5 * rng.normal(size=160)
+    score = label + (rng.normal(size=40) + effect * age)[person] + 0.3 * rng.normal(size=160)
+    return score, age[person], label, person
+
+
+def few_people(rng, effect):
+    """Ten people with thirty rows each, in which label and age go together."""
+    person, label = np.repeat(np.arange(10), 30), rng.normal(size=300)
+    age = np.sin(2 * label) + rng.normal(size=300)
+    score = np.sin(2 * label) + rng.normal(size=10)[person] + 0.3 * rng.normal(size=300)
+    return score + effect * age, age, label, person
+
+
 PEOPLE = [travelling, unequal_rows, changing_label, visits]
 LABELS = [log_normal, log_normal_curved, heavy_noise, unequal_variances, sine, sites]
+SCANS = [same_label, same_label_and_age, label_and_age_by_row, label_by_row, few_people]
 
 
 def found_in(score, confound, label, person=None, resampling=FEW):
@@ -124,6 +168,34 @@ def test_independent_data_are_rejected_at_five_per_cent_and_dependent_data_often
 @pytest.mark.parametrize("design", [*PEOPLE, *LABELS])
 def test_false_positives_stay_below_seven_and_a_half_per_cent_in_two_thousand_simulations(design):
     assert rate(design, 0.0, trials=2000, seed=1) <= 0.075
+
+
+def rates_with_several_rows(design, effect, trials, seed=0):
+    """How often dependence beyond a numeric label is found, by distance correlation and by the partial test."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(trials):
+        score, confound, label, person = design(rng, effect)
+        x, y = torch.from_numpy(score)[:, None], torch.from_numpy(confound.reshape(len(score), -1)).double()
+        given, units = [metrics.column("label", label)], torch.from_numpy(person)
+        tests = (
+            metrics.residual_dcor_test(x, y, given, units, FEW),
+            metrics.partial_confounder_test(x, metrics.column("confound", confound.reshape(-1)), given, FEW, units),
+        )
+        found.append([test.p <= 0.05 for test in tests])
+    return np.mean(found, axis=0)
+
+
+@pytest.mark.parametrize("design", [same_label, label_and_age_by_row])
+def test_a_numeric_label_and_several_rows_of_a_person_keep_level_and_power(design):
+    assert (rates_with_several_rows(design, 0.0, 60) <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 60)).all()
+    assert (rates_with_several_rows(design, 1.0, 15) >= 0.7).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", SCANS)
+def test_a_numeric_label_and_several_rows_of_a_person_keep_the_level_in_a_thousand_simulations(design):
+    assert (rates_with_several_rows(design, 0.0, 1000, seed=1) <= 0.075).all()
+    assert (rates_with_several_rows(design, 1.0, 50, seed=1) >= 0.7).all()
 
 
 def test_travelling_subjects_show_their_site():

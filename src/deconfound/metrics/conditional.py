@@ -76,21 +76,21 @@ def residual_dcor_sqr(x: "Samples", y: "Samples", given: "Samples") -> Tensor:
     return u_distance_correlation_sqr(outputs_beyond(x, given)[0], confound_beyond(y, given)[0])
 
 
-def outputs_beyond(x: Tensor, given: Tensor) -> tuple[Tensor, float]:
+def outputs_beyond(x: Tensor, given: Tensor, person: Tensor | None = None) -> tuple[Tensor, float]:
     """What a smooth curve in `given (n, k)` leaves of the normal scores of `x (n, d)`, in units of its local scale.
 
-    The second value is what the curve cost in degrees of freedom.
+    The second value is what the curve cost in degrees of freedom. `person (n,)` says whose row it is.
     """
     scores = normal_scores(x)
-    left, cost = smooth_residuals(scores, given)
+    left, cost = smooth_residuals(scores, given, person)
     # A function of the label leaves rounding: it must not be blown up to unit scale.
     known = left.square().sum(0) <= 1e-10 * (scores - scores.mean(0)).square().sum(0)
     size = left.abs().clamp_min(1e-3 * left.std(0).clamp_min(1e-300)).log()
-    spread = (size - smooth_residuals(size, given)[0]).exp()
+    spread = (size - smooth_residuals(size, given, person)[0]).exp()
     return torch.where(known, 0, left / spread), cost
 
 
-def confound_beyond(y: Tensor, given: Tensor) -> tuple[Tensor, float]:
+def confound_beyond(y: Tensor, given: Tensor, person: Tensor | None = None) -> tuple[Tensor, float]:
     """What a smooth curve leaves of a confound: normal scores of a number, or 0/1 columns of levels; and its cost."""
     numeric = y.shape[1] == 1 and len(torch.unique(y)) > 2
-    return smooth_residuals(normal_scores(y) if numeric else y, given)
+    return smooth_residuals(normal_scores(y) if numeric else y, given, person)

@@ -19,7 +19,7 @@ from deconfound.metrics.checks import codes_of, ordinary, samples
 from deconfound.metrics.columns import Column, category_codes
 from deconfound.metrics.conditional import SMALLEST_GROUP, confound_beyond, outputs_beyond
 from deconfound.metrics.distance_tests import Draws, dcor_draws
-from deconfound.metrics.permutations import local_groups, permuted_rows
+from deconfound.metrics.permutations import local_groups, permuted_rows, varies_within
 from deconfound.metrics.resampling import Estimate, Resampling
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Residuals:
 
     `strata (m,)` are the neighbourhoods within which people may exchange y, `person (m,)` whose row it is. Residuals
     of two curves in the same label vary together more than permuted ones: their squared correlation `wider` times
-    as much, `n / (n - d)` with d the degrees of freedom of the stiffer curve.
+    as much, `n / (n - d)` with d the degrees of freedom of the stiffer curve and n the effective number of people.
     """
 
     rows: Tensor
@@ -94,20 +94,23 @@ def residuals(
     person = torch.arange(len(x)) if units is None else torch.unique(units, return_inverse=True)[1]
     groups = category_codes(labels, len(x))
     given = torch.stack([label.values for label in labels if label.kind == "numeric"], dim=1).double()
-    # A confound that a person has once is set against the person's mean label, so that people exchange it whole.
-    per_person = _mean_by(given, person)[person]
+    # A confound that a person has once is set against the person's mean label, so that people exchange it whole; one
+    # that varies within the person, against the label of its row, which it may depend on.
+    once = ~varies_within(person, y)[person]
+    of_y = torch.where(once[:, None], _mean_by(given, person)[person], given)
     left_x, left_y = torch.zeros_like(x, dtype=torch.float64), torch.zeros_like(y, dtype=torch.float64)
-    strata, cost = torch.full((len(x),), -1), 0.0
+    strata, cost, people = torch.full((len(x),), -1), 0.0, 0.0
     for group in torch.unique(groups):
         rows = (groups == group).nonzero()[:, 0]
         if len(rows) >= _FEWEST_FOR_A_CURVE:
-            left_x[rows], x_cost = outputs_beyond(x[rows], given[rows])
-            left_y[rows], y_cost = confound_beyond(y[rows], per_person[rows])
+            left_x[rows], x_cost = outputs_beyond(x[rows], given[rows], person[rows])
+            left_y[rows], y_cost = confound_beyond(y[rows], of_y[rows], person[rows])
             cost += min(x_cost, y_cost)
+            people += _effective_people(person[rows])
             near = _neighbourhoods(y[rows] - left_y[rows], given[rows], person[rows], neighbours)
             strata[rows] = int(strata.max()) + 1 + near
     kept = (strata >= 0).nonzero()[:, 0]
-    wider = len(kept) / max(len(kept) - cost, 1.0)
+    wider = people / max(people - cost, 1.0)
     return Residuals(kept, left_x[kept], left_y[kept], strata[kept], person[kept], wider)
 
 
@@ -119,6 +122,11 @@ def _neighbourhoods(fitted: Tensor, given: Tensor, person: Tensor, size: int) ->
         centred = fitted - fitted.mean(0)
         place = centred @ torch.linalg.svd(centred, full_matrices=False)[2][0]
     return local_groups(_mean_by(place[:, None], people)[:, 0], size)[people]
+
+
+def _effective_people(person: Tensor) -> float:
+    """How many people with equally many rows tell as much as these: `n² / Σ n_p²` (Kish 1965)."""
+    return len(person) ** 2 / float(torch.unique(person, return_counts=True)[1].square().sum())
 
 
 def _mean_by(values: Tensor, codes: Tensor) -> Tensor:
