@@ -74,7 +74,7 @@ class Verdict:
         effect: That number.
         p: Its p-value.
         p_holm: The p-value corrected for all verdicts of the audit (Holm).
-        detectable: The smallest effect that would be found four times in five.
+        detectable: An effect that would be found at least four times in five.
     """
 
     model: str

@@ -14,8 +14,9 @@ LEVEL = 0.05
 PROBE_LEVEL = 0.01
 # The upper end of each grade, as the dcor² of two normal variables with correlation .1, .25 and .5.
 GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.05, "weak"), (0.2, "clear"), (math.inf, "strong"))
-# Quantile of the normal distribution at 80 %.
-_FOUR_IN_FIVE = 0.8416
+# An effect whose odds dcor² / (1 - dcor²) are so many times those of the 95 % quantile of independent data is found
+# four times in five: a noncentral χ² of one degree of freedom needs 2.8 times, dcor² up to 3.5 times in simulations.
+_FOUR_IN_FIVE = 3.5
 
 
 def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
@@ -38,8 +39,9 @@ def verdict(rows: Sequence[AuditRow], reasons: Sequence[Note]) -> Verdict:
     detectable = _detectable(main)
     if grade == "none found" and detectable == detectable:
         sentences.append(
-            f"People like these would show a dcor² of {shown(detectable)} or more (that of two normal variables with "
-            f"correlation {_correlation_like(detectable):.2f}) four times in five; less could be missed."
+            f"In people like these a dcor² of {shown(detectable)} or more (that of two normal variables with "
+            f"correlation {_correlation_like(detectable):.2f}) would be found at least four times in five; less could "
+            "be missed."
         )
     numbers = (main.statistic, main.value, main.p)
     return Verdict(*who, grade, headline, " ".join(sentences), *numbers, detectable=detectable)
@@ -64,9 +66,15 @@ def _grade(main: AuditRow, probes: Sequence[AuditRow]) -> Grade:
 
 
 def _detectable(row: AuditRow) -> float:
-    """The dcor² that would pass the level of independent data four times in five, by the width of the interval."""
-    error = (row.high - row.low) / (2 * 1.96)
-    return row.independent + _FOUR_IN_FIVE * error
+    """The dcor² that would pass the level of independent data at least four times in five, NaN where that level is 0.
+
+    The spread of dcor² grows with the effect, so the width of an interval around no effect would promise too much.
+    Several rows of a person raise the mean of independent data, `chance`, and that of every effect alike.
+    """
+    reach = row.independent - row.chance
+    if not reach > 0:
+        return math.nan
+    return row.chance + (1 - row.chance) * _FOUR_IN_FIVE * reach / (1 + (_FOUR_IN_FIVE - 1) * reach)
 
 
 def normal_dcor_sqr(correlation: float) -> float:
