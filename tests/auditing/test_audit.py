@@ -11,7 +11,7 @@ import torch
 
 from deconfound import metrics
 from deconfound.auditing import audit
-from deconfound.auditing.answers import answers, numbers_of
+from deconfound.auditing.answers import answers, read_outputs
 from deconfound.auditing.performance import measures
 from deconfound.errors import DeconfoundWarning, OptionError, ShapeError, TableError
 from tests.auditing.cohort import cohort
@@ -259,12 +259,14 @@ def test_outputs_must_fit_the_table_and_be_finite():
 )
 def test_cells_of_outputs_that_say_nothing_are_told_with_their_rows(outputs, error, text):
     with pytest.raises(error, match=text):
-        numbers_of(outputs, [], "m")
+        read_outputs(outputs, [], "m")
 
 
 def test_numbers_kept_as_objects_are_numbers_and_texts_of_few_numbers_are_classes():
-    assert numbers_of(np.array([1, 2.5, True], dtype=object), [], "m")[:, 0].tolist() == [1.0, 2.5, 1.0]
-    assert numbers_of(["1", "2", "unknown", "2"], [], "m").tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    assert read_outputs(np.array([1, 2.5, True], dtype=object), [], "m").values[:, 0].tolist() == [1.0, 2.5, 1.0]
+    named = read_outputs(["1", "2", "unknown", "2"], [], "m")
+    assert named.values.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    assert named.classes == ("1", "2", "unknown")
 
 
 # How outputs are read as answers
@@ -298,7 +300,7 @@ def test_outputs_are_read_as_probabilities_classes_labels_or_a_number():
 
 def test_predicted_classes_given_as_text_are_answers_too():
     dx = metrics.column("dx", ["control", "patient", "patient", "control"])
-    numbers = numbers_of(np.array(["control", "patient", "control", "control"]), [dx], "model")
+    numbers = read_outputs(np.array(["control", "patient", "control", "control"]), [dx], "model").values
     assert measures(answers(numbers, [dx]))(torch.ones(1, 4).double())["accuracy"].item() == 0.75
 
 

@@ -319,6 +319,23 @@ def test_columns_that_are_called_by_classes_are_read_by_their_names_in_any_order
     assert auc_of(found, "turned") == 1
 
 
+def test_a_class_in_a_file_that_the_label_does_not_have_is_wrong_as_a_name_and_as_a_column(files, monkeypatch):
+    monkeypatch.chdir(files)
+    rng = np.random.default_rng(0)
+    dx, names = rng.choice(["CN", "MCI"], 90), np.array(["AD", "CN", "MCI"])
+    scores = rng.normal(size=(90, 3))
+    said = {f"logit_{name}": scores[:, place] for place, name in enumerate(names)}
+    table = {"age": rng.normal(size=90), "dx": dx, "predicted_dx": names[scores.argmax(1)]}
+    write(Path("subset.csv"), {**table, **said})
+    for chosen in ((), ("--outputs", "predicted_dx")):
+        found = json_of("subset.csv", "--labels", "dx", *chosen)
+        assert accuracy_of(found, "subset") == pytest.approx(np.mean(table["predicted_dx"] == dx))
+        assert [note["kind"] for note in found["notes"]].count("unknown classes") == 1
+    write(Path("other.csv"), {**table, "dx": np.where(dx == "CN", "AD", "FTD"), **dict(list(said.items())[:2])})
+    found = json_of("other.csv", "--labels", "dx")
+    assert "called AD, CN, and none of them stands for dx FTD" in found["notes"][0]["text"]
+
+
 def test_columns_that_are_called_by_labels_are_read_by_their_names_in_any_order(files, monkeypatch):
     monkeypatch.chdir(files)
     rng = np.random.default_rng(0)
@@ -336,7 +353,16 @@ def json_of(*arguments):
 
 
 def auc_of(found, model):
-    rows = [row for row in found["rows"] if (row["statistic"], row["space"], row["confound"]) == ("auc", "outputs", "")]
+    return measured(found, model, "auc")
+
+
+def accuracy_of(found, model):
+    return measured(found, model, "accuracy")
+
+
+def measured(found, model, statistic):
+    wanted = (statistic, "outputs", "")
+    rows = [row for row in found["rows"] if (row["statistic"], row["space"], row["confound"]) == wanted]
     return next(row["value"] for row in rows if row["model"] == model)
 
 

@@ -9,7 +9,7 @@ import torch
 from deconfound import metrics
 from deconfound.auditing import audit
 from deconfound.auditing.baselines import confounds_alone
-from deconfound.errors import DeconfoundWarning, OptionError
+from deconfound.errors import DeconfoundWarning, OptionError, TableError
 from deconfound.metrics import column
 from tests.auditing.cohort import cohort
 
@@ -233,6 +233,85 @@ def test_predicted_codes_of_classes_are_classes(levels):
     said = np.where(rng.random(200) < 0.9, dx, sum(levels) - dx)
     found = audit(said, {"dx": dx, "sex": rng.integers(0, 2, 200)}, confounds=["sex"], labels=["dx"], **QUICK)
     assert measured(found, "accuracy", confound="").value == pytest.approx(np.mean(said == dx))
+
+
+@pytest.mark.parametrize(
+    ("levels", "said", "unknown"),
+    [
+        (["AD", "CN", "MCI"], ["FTD", "CN", "MCI"], "FTD"),
+        (["control", "patient"], ["control", "unknown"], "unknown"),
+        (["CN", "MCI"], ["CN", "AD"], "AD"),
+        ([1, 2, 3], ["1", "2.0", "4"], "4"),
+        ([1, 2, 3], [1, 2, 4], "4"),
+    ],
+)
+def test_a_predicted_class_that_the_label_does_not_have_is_wrong_and_named(levels, said, unknown):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, len(levels), 150)
+    table = {"dx": np.array(levels)[codes], "sex": rng.integers(0, 2, 150)}
+    with pytest.warns(DeconfoundWarning, match=f"predict {unknown} in .* these rows count as wrong"):
+        found = audit(np.array(said)[codes], table, confounds=["sex"], labels=["dx"], **QUICK)
+    known = [float(a) == float(b) if str(b)[0].isdigit() else a == b for a, b in zip(said, levels, strict=True)]
+    assert measured(found, "accuracy", confound="").value == pytest.approx(np.mean(np.array(known)[codes]))
+
+
+def test_a_third_class_is_no_false_alarm():
+    dx, sex = np.repeat(["control", "patient"], 60), np.tile([0, 1], 60)
+    said = np.where((dx == "control") & (sex == 1), "unknown", dx)
+    with pytest.warns(DeconfoundWarning, match="predict unknown in 30 of 120 rows"):
+        found = audit(said, {"dx": dx, "sex": sex}, confounds=["sex"], labels=["dx"], **QUICK)
+    assert measured(found, "fpr_gap", confound="sex").value == 0
+
+
+def test_predicted_names_of_which_none_is_a_class_of_the_label_are_refused():
+    rng = np.random.default_rng(0)
+    dx = rng.integers(0, 2, 120)
+    table = {"dx": dx, "sex": rng.integers(0, 2, 120)}
+    with pytest.raises(TableError, match=r"must name classes of 'dx' \(0, 1\); got False, True\. Write both alike"):
+        audit((dx == 1).astype(str), table, confounds=["sex"], labels=["dx"], **QUICK)
+
+
+def test_names_of_one_column_are_no_scores_of_several_labels():
+    rng = np.random.default_rng(0)
+    table = {name: rng.integers(0, 2, 120) for name in ("hiv", "mci", "sex")}
+    found = audit(np.array(["a", "b"])[table["hiv"]], table, confounds=["sex"], labels=["hiv", "mci"], **QUICK)
+    assert [note.kind for note in found.notes] == ["no performance"]
+
+
+def test_whole_numbers_that_are_codes_of_two_classes_and_others_are_asked_about():
+    rng = np.random.default_rng(2)
+    table = {"dx": rng.integers(1, 3, 120), "sex": rng.integers(0, 2, 120)}
+    found = audit(table["dx"] + rng.integers(0, 2, 120), table, confounds=["sex"], labels=["dx"], **QUICK)
+    asked = [note.text for note in found.notes if note.kind == "codes"]
+    assert asked == [
+        "The outputs of model are whole numbers, among them the codes of dx (1, 2) and 3, and are read as scores. If "
+        "they are predicted classes, give their names instead."
+    ]
+
+
+@pytest.mark.parametrize("begin", ["", "score_"])
+def test_a_class_of_the_columns_that_the_label_does_not_have_is_a_wrong_answer(begin):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    said = rng.dirichlet([1, 1, 1], 150)
+    names = np.array(["AD", "CN", "MCI"])
+    table = {"dx": rng.choice(["CN", "MCI"], 150), "sex": rng.integers(0, 2, 150)}
+    scores = pandas.DataFrame(np.log(said) if begin else said, columns=[f"{begin}{name}" for name in names])
+    for outputs, classes in ((scores, ()), (said, names)):
+        with pytest.warns(DeconfoundWarning, match=r"predict AD in .* no class of dx \(CN, MCI\)"):
+            found = audit(outputs, table, confounds=["sex"], labels=["dx"], classes=classes, **QUICK)
+        right = np.mean(names[said.argmax(1)] == table["dx"])
+        assert measured(found, "accuracy", confound="").value == pytest.approx(right)
+
+
+def test_columns_called_by_other_classes_are_not_read_in_the_order_of_the_label():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rng = np.random.default_rng(0)
+    scores = pandas.DataFrame(rng.normal(size=(120, 3)), columns=["AD", "FTD", "MCI"])
+    table = {"dx": rng.choice(["AD", "CN", "MCI"], 120), "sex": rng.integers(0, 2, 120)}
+    with pytest.warns(DeconfoundWarning, match="called AD, FTD, MCI, and none of them stands for dx CN: no perf"):
+        found = audit(scores, table, confounds=["sex"], labels=["dx"], **QUICK)
+    assert not found.where(space="outputs", statistic="accuracy")
 
 
 def test_what_was_read_as_what_is_the_first_line_of_the_answer():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deconfound.auditing import audit, audit_files
-from deconfound.auditing.answers import class_order
+from deconfound.auditing.class_names import class_order
 from deconfound.auditing.files import output_columns
 from deconfound.auditing.table_checks import alike_levels, codes_in, holds_dates, repeated_people
 from deconfound.errors import DeconfoundWarning, ShapeError, TableError

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from deconfound.auditing.class_names import listed_names, places_of, same_class, sorted_levels, with_other_classes
 from deconfound.design.table import as_array, in_rows, is_missing, plain
 from deconfound.design.units import reads_as_number
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.checks import tensor
-from deconfound.metrics.columns import Column, category_codes, column
+from deconfound.metrics.columns import Column, category_codes, column, level_text
 
 # Texts that are more different numbers than this are numbers with typing errors, no class names.
 MOST_CODES = 20
@@ -30,7 +31,8 @@ class Answers:
 
     `right (n,)` is 1 where all labels are met, `scores` one `(n,)` score and one 0/1 truth per label and class (for a
     numeric label the predicted and the true number), `reading` how the outputs were read, `probabilities` whether the
-    scores are some, `groups (n,)` the combination of labels, `units` and `folds` the person and test fold of each row.
+    scores are some, `groups (n,)` the combination of labels, `units` and `folds` the person and test fold of each row,
+    `other` is 1 where the predicted class is none of the label's.
     """
 
     right: Tensor
@@ -39,6 +41,7 @@ class Answers:
     groups: Tensor
     units: Tensor
     folds: Tensor
+    other: Tensor
     probabilities: bool = False
     numeric: bool = False
 
@@ -49,27 +52,51 @@ class Answers:
 
     def take(self, rows: Tensor) -> "Answers":
         """The answers at these rows."""
-        columns = {name: getattr(self, name)[rows] for name in ("right", "groups", "units", "folds")}
+        columns = {name: getattr(self, name)[rows] for name in ("right", "groups", "units", "folds", "other")}
         scores = tuple((name, score[rows], truth[rows]) for name, score, truth in self.scores)
         return replace(self, scores=scores, **columns)
 
 
-def numbers_of(
+@dataclass(frozen=True)
+class NamedOutputs:
+    """Outputs `(n, k)` of a file, with the names of their columns."""
+
+    values: NDArray[Any]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs as `values (n, k)` float64, and the class of each column where names tell it; () where the order does."""
+
+    values: Tensor
+    classes: tuple[str, ...] = ()
+
+
+def read_outputs(
     outputs: Any, labels: Sequence[Column], model: str, space: str = "outputs", classes: Sequence[str] = ()
-) -> Tensor:
-    """Outputs as `(n, k)` float64; predicted classes given as text become one column per class, as `classes` has them.
+) -> Outputs:
+    """Outputs as numbers; predicted classes given as text become one column per class, as `classes` has them.
 
     Columns of a DataFrame that are called by the classes, or by several labels, are brought into their order, unless
     `classes` says what each of them stands for.
     """
     what = f"{space} of {model!r}"
+    called: list[str] = []
     if isinstance(outputs, Tensor):
         outputs = tensor(outputs.detach(), what).cpu().double().numpy()
     elif np.ma.is_masked(outputs):
         raise ShapeError(f"{what} must be there in every row; got masked ones. Leave these rows out.")
     elif hasattr(outputs, "iloc") and getattr(outputs, "ndim", 1) == 2 and labels and not classes:
         wanted = [label.name for label in labels] if len(labels) > 1 else sorted_levels(labels[0].levels)
+        if all(isinstance(name, str) for name in outputs.columns):  # whole numbers may be positions
+            called = list(outputs.columns)
         outputs = outputs.iloc[:, places_of(wanted, [str(name) for name in outputs.columns])]
+    elif isinstance(outputs, NamedOutputs):
+        called, outputs = list(outputs.names), outputs.values
     try:
         array = np.asarray(outputs)
     except (ValueError, TypeError) as error:
@@ -78,8 +105,9 @@ def numbers_of(
         raise ShapeError(f"{what} must have shape (n,) or (n, k); got a single {array.item()!r}.")
     if not array.size:
         raise ShapeError(f"{what} must have shape (n,) or (n, k); got {array.shape}, which is empty.")
+    found = tuple(classes)
     if array.dtype.kind not in "biuf":
-        array = _from_objects(array, labels, what, classes)
+        array, found = _from_objects(array, labels, what, classes)
     if array.ndim > 2:
         array = array.reshape(len(array), -1)
     numbers = torch.from_numpy(as_array(array, what)).double()
@@ -92,17 +120,35 @@ def numbers_of(
         )
     if (largest := float(numbers.abs().max())) > LARGEST:
         raise ShapeError(f"{what} must lie within ±{LARGEST:g}; got {largest:g}. Rescale them, or look why they grew.")
-    return numbers
+    if len(labels) == 1 and not found:
+        found = with_other_classes(called, labels[0].levels, _are_probabilities(numbers))
+    if len(labels) == 1 and labels[0].kind == "categorical" and (odd := other_codes(numbers, labels[0])):
+        found = (*labels[0].levels, *odd)
+        numbers = (numbers == torch.tensor([float(name) for name in found], dtype=torch.float64)).double()
+    return Outputs(numbers, found)
+
+
+def other_codes(outputs: Tensor, label: Column) -> list[str]:
+    """The whole numbers in one column of few, two of them codes of the label, that are none of its codes; else []."""
+    if outputs.shape[1] > 1 or not all(map(reads_as_number, label.levels)) or bool((outputs != outputs.round()).any()):
+        return []
+    found, levels = torch.unique(outputs).tolist(), {float(level) for level in label.levels}
+    few = len(found) <= MOST_CODES and len(levels & set(found)) > 1
+    return [level_text(number) for number in found if number not in levels] if few else []
 
 
 def _from_objects(
     array: NDArray[Any], labels: Sequence[Column], what: str, order: Sequence[str]
-) -> NDArray[np.float64]:
-    """Cells of any kind as numbers where all of them are, else one column per class that they name."""
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Cells of any kind as numbers where all of them are, else one column per class that they name, and the classes.
+
+    Names that the label does not have stand behind its own classes.
+    """
     cells = [None if is_missing(value) else plain(value) for value in array.ravel().tolist()]
     text = [place for place, cell in enumerate(cells) if isinstance(cell, str)]
     if not text and all(cell is None or isinstance(cell, int | float) for cell in cells):
-        return np.array([np.nan if cell is None else cell for cell in cells], np.float64).reshape(array.shape)
+        numbers = np.array([np.nan if cell is None else cell for cell in cells], np.float64)
+        return numbers.reshape(array.shape), tuple(order)
     width = array.size // len(array)
     slips = [place for place in text if not reads_as_number(cells[place])]
     spoilt = slips and len({cells[place] for place in text}) - len({cells[place] for place in slips}) > MOST_CODES
@@ -125,9 +171,15 @@ def _from_objects(
             f"{what} must be numbers, or one column of class names; got {len(named.levels):,} different texts, such as "
             f"{named.levels[0]!r}. Choose other columns."
         )
-    classes = levels if set(named.levels) <= set(levels) else named.levels
-    codes = [classes.index(named.levels[int(code)]) for code in named.values.tolist()]
-    return np.eye(len(classes))[codes]
+    names = [same_class(name, levels) for name in named.levels]
+    if levels and not set(names) & set(levels):
+        raise TableError(
+            f"{what} must name classes of {labels[0].name!r} ({listed_names(levels)}); got {listed_names(names)}. "
+            "Write both alike, or choose other columns."
+        )
+    classes = (*levels, *dict.fromkeys(name for name in names if name not in levels))
+    codes = [classes.index(names[int(code)]) for code in named.values.tolist()]
+    return np.eye(len(classes))[codes], classes
 
 
 def answers(
@@ -139,21 +191,23 @@ def answers(
 ) -> Answers | None:
     """Read `outputs (n, k)` as answers: a score per binary label, a score per class, or a predicted number.
 
-    Columns of classes are in the order of `classes`, by default the sorted one, as scikit-learn's. Each row is a person
-    of its own, and all are one test fold, where nothing else is said. None where the number of columns fits neither, as
-    for hidden features, or where a label has a single level.
+    Columns of classes are in the order of `classes`, by default the sorted one, as scikit-learn's; a row for which a
+    class is predicted that the label lacks is wrong. Each row is a person of its own, and all are one test fold, where
+    nothing else is said. None where the number of columns fits neither, as for hidden features, where no column stands
+    for a class of the label, or where a label has a single level.
     """
     n, k = outputs.shape
-    if not labels or any(len(label.levels) == 1 for label in labels):
+    if not labels or any(len(label.levels) == 1 for label in labels) or (classes and len(labels) > 1):
         return None
     rows: dict[str, Any] = {
         "groups": category_codes(labels, n),
         "units": torch.arange(n) if units is None else units,
         "folds": torch.zeros(n, dtype=torch.long) if folds is None else folds,
+        "other": torch.zeros(n),
     }
     label = labels[0]
     if any(label.kind == "numeric" for label in labels):
-        if len(labels) > 1 or k > 1:
+        if len(labels) > 1 or k > 1 or classes:
             return None
         number = ((label.name, outputs[:, 0], label.values),)
         return Answers(torch.zeros(n), number, f"the output is the predicted {label.name}", **rows, numeric=True)
@@ -163,36 +217,11 @@ def answers(
         return _classes(chosen, label, label.levels, reading, rows)
     if k == len(labels) and all(label.kind == "binary" for label in labels):
         return _binary(outputs, labels, rows)
-    if len(labels) == 1 and k == len(label.levels):
-        order = tuple(classes) or sorted_levels(label.levels)
+    order = tuple(classes) or sorted_levels(label.levels)
+    if len(labels) == 1 and k == len(order) and set(label.levels) <= set(order):
         reading = f"the highest of {k} columns is the predicted {label.name} ({', '.join(order)}, in this order)"
         return _classes(outputs, label, order, reading, rows)
     return None
-
-
-def sorted_levels(levels: Sequence[str]) -> tuple[str, ...]:
-    """Levels as scikit-learn sorts classes: numbers by size, text by the alphabet."""
-    if all(reads_as_number(level) for level in levels):
-        return tuple(sorted(levels, key=float))
-    return tuple(sorted(levels))
-
-
-def class_order(outputs: Sequence[str], levels: Sequence[str]) -> tuple[str, ...]:
-    """The class of each output column where their names end in the classes of a label, such as `score_AD`; else ()."""
-    order = tuple(_class_at_end(name, levels) for name in outputs)
-    return order if len(order) > 1 and sorted(order) == sorted(levels) else ()
-
-
-def _class_at_end(name: str, levels: Sequence[str]) -> str:
-    """The level after the word of outputs, or the longest level after the last separators; "" where there is none."""
-    ends = [level for level in levels if name.endswith(level) and not name[: -len(level)][-1:].isalnum()]
-    return name.partition("_")[2] if name.partition("_")[2] in levels else max(ends, key=len, default="")
-
-
-def places_of(wanted: Sequence[str], outputs: Sequence[str]) -> list[int]:
-    """The place of the column of each class or label that the names end in; all in their order where they do not."""
-    order = class_order(outputs, wanted)
-    return [order.index(name) for name in wanted] if order else list(range(len(outputs)))
 
 
 def _binary(outputs: Tensor, labels: Sequence[Column], rows: dict[str, Any]) -> Answers:
@@ -208,9 +237,11 @@ def _binary(outputs: Tensor, labels: Sequence[Column], rows: dict[str, Any]) -> 
 
 def _classes(outputs: Tensor, label: Column, order: Sequence[str], reading: str, rows: dict[str, Any]) -> Answers:
     """One column per class, in this order; for two classes one score says it all."""
-    place = torch.tensor([order.index(level) for level in label.levels])
-    chance = _probabilities(outputs)[:, place]
-    right = (chance.argmax(1) == label.values).double()
+    levels = [*label.levels, *(name for name in order if name not in label.levels)]
+    chance = _probabilities(outputs)[:, torch.tensor([order.index(level) for level in levels])]
+    chosen = chance.argmax(1)
+    right = (chosen == label.values).double()
+    rows = rows | {"other": (chosen >= len(label.levels)).double()}
     scores = tuple((level, chance[:, i], (label.values == i).double()) for i, level in enumerate(label.levels))
     if len(scores) == 2:
         reading, scores = f"{reading}; high: {label.levels[1]}", ((label.name, *scores[1][1:]),)
@@ -229,5 +260,8 @@ def _class_codes(output: Tensor, label: Column) -> Tensor | None:
 
 def _probabilities(outputs: Tensor) -> Tensor:
     """Class probabilities: the outputs themselves where they already are, else their softmax."""
-    sums_to_one = (outputs.sum(1) - 1).abs().max() < 1e-3
-    return outputs if bool(sums_to_one) and bool((outputs >= 0).all()) else outputs.softmax(1)
+    return outputs if _are_probabilities(outputs) else outputs.softmax(1)
+
+
+def _are_probabilities(outputs: Tensor) -> bool:
+    return bool((outputs.sum(1) - 1).abs().max() < 1e-3) and bool((outputs >= 0).all())

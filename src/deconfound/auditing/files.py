@@ -79,7 +79,7 @@ def output_columns(columns: Columns, skip: set[str]) -> list[str]:
 
     `score_sd_…` (the spread over models) is no output, and `predicted_…` (the class) only where nothing else is.
     """
-    named = [name for name in columns if _called_like_outputs(name) and name not in skip]
+    named = [name for name in columns if called_like_outputs(name) and name not in skip]
     named = [name for name in named if not re.match(r"[a-z]+_sd(_|$)", name.lower())]
     scores = [name for name in named if not name.lower().startswith("predicted")]
     numeric = [name for name in scores if columns[name].dtype.kind in "fiu"]
@@ -89,7 +89,7 @@ def output_columns(columns: Columns, skip: set[str]) -> list[str]:
     return scores or named
 
 
-def _called_like_outputs(name: str) -> bool:
+def called_like_outputs(name: str) -> bool:
     """Whether a name begins with the word of a family: `prob_AD` and `scoreAD` do, `Proband` and `problems` do not."""
     for word in _WORDS:
         begin, after = name[: len(word)], name[len(word) : len(word) + 1]

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.answers import LARGEST, MOST_CODES, numbers_of
+from deconfound.auditing.answers import LARGEST, MOST_CODES, Outputs, other_codes, read_outputs
+from deconfound.auditing.class_names import listed_names
 from deconfound.auditing.records import Note
 from deconfound.auditing.table_checks import SITES, alike_levels, alike_sentence, codes_in, repeated_people
 from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
@@ -27,7 +28,7 @@ _NEGATIVE = frozenset(
 
 @dataclass(frozen=True)
 class Intake:
-    """Everything an audit reads, on the rows that have all labels."""
+    """Everything an audit reads, on the rows that have all labels; `classes` of the outputs' columns by model."""
 
     spaces: dict[str, dict[str, Tensor]]
     confounds: list[Column]
@@ -37,7 +38,7 @@ class Intake:
     folds: Tensor
     notes: list[Note]
     rows: Tensor
-    classes: tuple[str, ...] = ()
+    classes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,12 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
             text = f"{missing:,} of {n:,} rows have no {label.name} and are left out."
             notes.append(Note("missing", "note", "", text))
     _refuse_other_order(outputs, table, "outputs")
-    spaces = {"outputs": _models(outputs, labels, n, "outputs", roles.classes)}
+    given = _models(outputs, labels, n, "outputs", _class_order(roles.classes, labels))
+    spaces = {"outputs": {model: item.values for model, item in given.items()}}
     if features is not None:
         _refuse_other_order(features, table, "features")
-        spaces["features"] = _models(features, [], n, "features")
+        hidden = _models(features, [], n, "features")
+        spaces["features"] = {model: item.values for model, item in hidden.items()}
     if roles.fold is not None:
         present &= ~_alone(_codes(columns, roles.fold, n), present, roles.fold, notes)
     rows = present.nonzero()[:, 0]
@@ -96,6 +99,7 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
             text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
             notes.append(Note("constant outputs", "warning", "", text))
     labels = [label.take(rows) for label in labels]
+    notes += [note for model, item in given.items() for note in _other_classes(model, item, labels, rows)]
     return Intake(
         {space: {model: values[rows] for model, values in models.items()} for space, models in spaces.items()},
         [item.take(rows) for item in confounds],
@@ -105,7 +109,7 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
         _codes(columns, roles.fold, n)[rows],
         notes,
         rows,
-        _class_order(roles.classes, labels),
+        {model: item.classes for model, item in given.items()},
     )
 
 
@@ -160,10 +164,36 @@ def _categories(table: Table, names: Sequence[str]) -> dict[str, str]:
 
 def _class_order(classes: Sequence[str], labels: Sequence[Column]) -> tuple[str, ...]:
     given = tuple(str(level) for level in classes)
-    if given and (len(labels) != 1 or set(given) != set(labels[0].levels)):
+    if given and (len(labels) != 1 or not set(given) >= set(labels[0].levels) or len(set(given)) < len(given)):
         levels = ", ".join(labels[0].levels) if len(labels) == 1 else f"{len(labels)} labels"
         raise OptionError(f"classes must name every level of the one label; got {', '.join(given)} for {levels}.")
     return given
+
+
+def _other_classes(model: str, given: Outputs, labels: Sequence[Column], rows: Tensor) -> list[Note]:
+    """Predicted classes that the label does not have, and whole numbers that may be some."""
+    if len(labels) != 1 or labels[0].kind == "numeric":
+        return []
+    (label,), values, classes = labels, given.values[rows], given.classes
+    if odd := other_codes(values, label):
+        text = (
+            f"The outputs of {model} are whole numbers, among them the codes of {label.name} "
+            f"({', '.join(label.levels)}) and {listed_names(odd)}, and are read as scores. If they are predicted "
+            "classes, give their names instead."
+        )
+        return [Note("codes", "note", "", text)]
+    if len(classes) != values.shape[1] or not set(label.levels) <= set(classes):
+        return []
+    names = [classes[place] for place in values.argmax(1).tolist()]
+    other = [name for name in names if name not in label.levels]
+    if not other:
+        return []
+    text = (
+        f"The outputs of {model} predict {listed_names(list(dict.fromkeys(other)))} in {len(other):,} of "
+        f"{len(names):,} rows, which is no class of {label.name} ({listed_names(label.levels)}): these rows count as "
+        "wrong."
+    )
+    return [Note("unknown classes", "warning", "", text)]
 
 
 def sampled(units: Tensor, most: int, seed: int) -> Tensor:
@@ -232,15 +262,15 @@ def _refuse_other_order(given: Any, table: Table, space: str) -> None:
             )
 
 
-def _models(given: Any, labels: list[Column], n: int, space: str, classes: Sequence[str] = ()) -> dict[str, Tensor]:
+def _models(given: Any, labels: list[Column], n: int, space: str, classes: Sequence[str] = ()) -> dict[str, Outputs]:
     models = dict(given) if isinstance(given, Mapping) else {"model": given}
     if not models:
         raise OptionError(f"{space} must hold at least one model; got none.")
-    out = {str(model): numbers_of(values, labels, str(model), space, classes) for model, values in models.items()}
-    for model, values in out.items():
-        if len(values) != n:
+    out = {str(model): read_outputs(values, labels, str(model), space, classes) for model, values in models.items()}
+    for model, item in out.items():
+        if len(item.values) != n:
             raise ShapeError(
-                f"{space} of {model!r} must have one row per row of the table; got {len(values)} for {n}. "
+                f"{space} of {model!r} must have one row per row of the table; got {len(item.values)} for {n}. "
                 "Bring both into the same rows and order."
             )
     return out

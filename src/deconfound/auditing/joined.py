@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.auditing.answers import class_order, places_of, sorted_levels
+from deconfound.auditing.answers import NamedOutputs
+from deconfound.auditing.class_names import class_order, places_of, sorted_levels
 from deconfound.auditing.files import (
     FAMILIES,
     ID_NAMES,
@@ -168,19 +169,25 @@ def _matched_by_order(files: JoinedFiles) -> list[Note]:
 
 def _by_names(
     arrays: Columns, chosen: Mapping[str, list[str]], columns: Columns, labels: Sequence[str]
-) -> tuple[Columns, Sequence[str]]:
+) -> tuple[dict[str, Any], Sequence[str]]:
     """Outputs whose columns are in the order of the labels or classes that their names tell, and that of the classes.
 
-    One order of classes that all models have is left as it is.
+    One order of classes that all models have is left as it is. Other names than those of one label's classes go with
+    the outputs.
     """
     named = {model: names for model, names in chosen.items() if len(names) > 1}
     wanted: Sequence[str] = labels
+    with_names: dict[str, NamedOutputs] = {}
     if named and len(labels) == 1:
         wanted = sorted_levels(column(labels[0], columns[labels[0]], "categorical").levels)
         orders = {class_order(named.get(model, ()), wanted) for model in arrays}
-        if len(orders) == 1:
+        if len(orders) == 1 and () not in orders:
             return arrays, orders.pop()
-    return arrays | {model: arrays[model][:, places_of(wanted, names)] for model, names in named.items()}, ()
+        other = {model: names for model, names in named.items() if not class_order(names, wanted)}
+        with_names = {model: NamedOutputs(arrays[model], tuple(names)) for model, names in other.items()}
+        named = {model: names for model, names in named.items() if model not in other}
+    ordered = {model: arrays[model][:, places_of(wanted, names)] for model, names in named.items()}
+    return {**arrays, **with_names, **ordered}, ()
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

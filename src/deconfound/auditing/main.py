@@ -64,7 +64,8 @@ def audit(
         positive: for a binary label, the level that a high score stands for; by default the one that is not
             called "control", "healthy", "no" and the like, else the later one in the alphabet.
         classes: the level that each column of outputs stands for, where there is one column per class; by default
-            what the columns of a DataFrame are called, else the sorted order, as scikit-learn's `classes_`.
+            what the columns of a DataFrame are called, else the sorted order, as scikit-learn's `classes_`. A row for
+            which a class is predicted that the label does not have counts as wrong.
         permutations: permuted tables for each p-value (a tenth of them, at least 99, for probes).
         bootstraps: bootstrap samples for each interval.
         seed: of every random draw; the same seed gives the same audit.

@@ -157,8 +157,8 @@ def gaps(given: Answers, codes: Tensor) -> Measures | None:
     no rate for it.
     """
     (_, _, positive) = given.scores[0]
-    # The row was read as positive exactly where it is right about a positive or wrong about a negative.
-    called = torch.where(given.right == 1, positive, 1 - positive)
+    # A row is read as positive where it is right about a positive or wrong about a negative, but for a third class.
+    called = torch.where(given.right == 1, positive, 1 - positive) * (1 - given.other)
     strata = torch.unique(codes, return_inverse=True)[1]
     count = int(strata.max()) + 1
     enough = {}

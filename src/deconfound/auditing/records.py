@@ -8,6 +8,7 @@ from typing import Any, Literal
 Grade = Literal["strong", "clear", "weak", "faint", "none found", "no answer"]
 NoteKind = Literal[
     "reading",
+    "unknown classes",
     "codes",
     "missing",
     "sampled",

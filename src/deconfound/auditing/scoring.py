@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deconfound.auditing.answers import Answers, answers
 from deconfound.auditing.baselines import confounds_alone, missing_cells_alone
+from deconfound.auditing.class_names import listed_names
 from deconfound.auditing.independent import independence_weights, independent_performance
 from deconfound.auditing.intake import Intake, sampled
 from deconfound.auditing.measures import scaled
@@ -52,10 +53,9 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
     if isinstance(weights, Note):
         notes.append(weights)
     for model, values in data.spaces["outputs"].items():
-        given = answers(values, data.labels, data.classes, data.units, data.folds)
+        given = answers(values, data.labels, data.classes.get(model, ()), data.units, data.folds)
         if given is None:
-            text = f"The outputs of {model} ({values.shape[1]} columns) do not answer {labels}: no performance."
-            notes.append(Note("no performance", "note", "", text))
+            notes.append(_no_answers(model, values, data))
             continue
         readings.setdefault(given.reading, []).append(model)
         found = performance(given, resampling)
@@ -74,6 +74,21 @@ def scored(data: Intake, resampling: Resampling) -> tuple[list[AuditRow], list[N
         rows, notes = rows + used, notes + remarks
     read = [Note("reading", "note", "", f"{', '.join(models)}: {text}.") for text, models in readings.items()]
     return rows + _alone(data, resampling), [*read, *notes]
+
+
+def _no_answers(model: str, values: Tensor, data: Intake) -> Note:
+    """Why there is no performance: no column for a class, or columns that are something else."""
+    classes, label = data.classes.get(model, ()), data.labels[0]
+    absent = [level for level in label.levels if level not in classes]
+    if classes and absent and len(data.labels) == 1:
+        text = (
+            f"The outputs of {model} are called {listed_names(classes)}, and none of them stands for {label.name} "
+            f"{listed_names(absent)}: no performance. Rename the columns, or say in classes what each stands for."
+        )
+        return Note("no performance", "warning", "", text)
+    labels = ", ".join(item.name for item in data.labels)
+    text = f"The outputs of {model} ({values.shape[1]} columns) do not answer {labels}: no performance."
+    return Note("no performance", "note", "", text)
 
 
 def association_rows(data: Intake) -> list[AuditRow]:
@@ -195,7 +210,7 @@ def _used(model: str, data: Intake, resampling: Resampling) -> tuple[list[AuditR
             return rows, [Note("not linear", "note", "", text)]
         rows.append(audit_row(model, "features", confound.name, "", Estimate("used_outputs", found.moved, len(keep))))
         for share, outputs in zip(SHARES, found.outputs, strict=True):
-            given = answers(outputs, labels, data.classes, data.units[keep])
+            given = answers(outputs, labels, data.classes.get(model, ()), data.units[keep])
             if given is None:
                 continue
             main = performance(given, resampling).estimates[0]

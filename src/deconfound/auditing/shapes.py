@@ -29,7 +29,7 @@ def shapes(data: Intake, seed: int) -> dict[str, Any]:
     """Curves and quantiles by model, as JSON-safe data: a list of parts, one for each score and one for all of them."""
     out: dict[str, Any] = {}
     for model, values in data.spaces["outputs"].items():
-        given = answers(values, data.labels, data.classes)
+        given = answers(values, data.labels, data.classes.get(model, ()))
         if given is not None:
             out[model] = [_number_part(given, data.confounds, seed)] if given.numeric else _score_parts(given, data)
     return out
