@@ -228,6 +228,16 @@ def test_inverse_weights_are_clipped_and_cost_more_rows_than_overlap_weights():
     assert loose.reports[0].largest > inverse.reports[0].largest
 
 
+def test_categories_of_numbers_are_strata_and_classes():
+    table = pd.DataFrame(categories())
+    coded = pd.DataFrame({name: table[name].astype("category").cat.codes for name in ("dx", "site")})
+    coded = coded.astype("category")
+    np.testing.assert_array_equal(balance(coded, ["dx"], ["site"]).weights, balance(table, ["dx"], ["site"]).weights)
+    turned = balance(coded, ["site"], ["dx"])
+    assert list(turned.reports[0].effective) == ["0", "1", "2"]
+    np.testing.assert_allclose(turned.weights, balance(table, ["site"], ["dx"]).weights, rtol=1e-12)
+
+
 def test_rows_without_a_label_have_no_weight_and_are_counted():
     table = {name: values.astype(object) for name, values in categories().items()}
     table["dx"][:50] = None

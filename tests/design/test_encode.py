@@ -128,6 +128,38 @@ def test_integer_codes_with_a_missing_cell_are_suspected_too():
         dc.Design(confounds=["site"], missing="mean").fit({"site": site})
 
 
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_category_of_numbers_is_one_whichever_table_calls_it_so(kind):
+    codes = np.random.default_rng(0).integers(1, 31, 300).astype(kind)
+    plain, named = {"site": codes}, pd.DataFrame({"site": pd.Categorical(codes)})
+    fitted = dc.Design(["site"]).fit(named)
+    assert fitted.levels["site"] == tuple(range(1, 31))
+    expected = dc.Design(["site"], types={"site": "categorical"}).fit(plain).encode(plain)
+    for table in (named, plain, {"site": codes.astype(float)}, {"site": pd.Categorical(codes)}):
+        np.testing.assert_array_equal(fitted.encode(table), expected)
+    number = dc.Design(["site"]).fit(plain)
+    np.testing.assert_array_equal(number.encode(named), number.encode(plain))
+    with pytest.raises(TableError, match="column 'site' must hold levels seen in fit"):
+        fitted.encode({"site": [31]})
+
+
+def test_types_and_curves_go_before_a_category_and_booleans_stay_booleans():
+    codes = np.random.default_rng(0).integers(1, 31, 300)
+    table = pd.DataFrame({"site": pd.Categorical(codes), "sex": pd.Categorical(codes > 9)})
+    assert dc.Design(["site"], types={"site": "numeric"}).fit(table).names == ("site",)
+    assert not dc.Design([dc.Spline("site", 4)]).fit(table).levels
+    assert "boolean" in repr(dc.Design(["sex"]).fit(table))
+
+
+def test_a_category_of_two_codes_in_keep_differs_in_its_name_alone():
+    table = pd.DataFrame(make_table(300))
+    numbers = dc.Design(["age"], keep=["dx"]).fit(table)
+    named = dc.Design(["age"], keep=["dx"]).fit(table.astype({"dx": "category"}))
+    assert (numbers.names, named.names) == (("age", "dx"), ("age", "dx[1]"))
+    np.testing.assert_allclose(numbers.encode(table, np.float64), named.encode(table, np.float64), atol=1e-14)
+    np.testing.assert_allclose(numbers.whitening, named.whitening, atol=1e-14)
+
+
 def test_booleans_and_text_numbers():
     assert dc.Design(confounds=["smoker"]).fit({"smoker": [True, False, True]}).names == ("smoker[True]",)
     text = {"age": ["61", "70", "55", "n/a"]}

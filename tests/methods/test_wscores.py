@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from deconfound.errors import OptionError, ShapeError, TableError
@@ -44,6 +45,13 @@ def test_location_and_scale_are_least_squares_written_differently():
     np.testing.assert_allclose(norm(scores, table), expected, rtol=1e-8)
     both = WScores.fit(np.stack([scores, -scores], axis=1), table, ["age", "site"])
     np.testing.assert_allclose(both(np.stack([scores, -scores], axis=1), table)[:, 1], -expected, rtol=1e-8)
+
+
+def test_sites_that_pandas_calls_categories_are_levels_though_they_are_numbers():
+    scores, _, case = people(400, 0)
+    frame = pd.DataFrame({"site": pd.Categorical(np.random.default_rng(0).choice([3, 5, 7], 400))})
+    coded = WScores.fit(scores, frame, ["site"], ~case)
+    assert coded.design.levels == {"site": (3, 5, 7)}
 
 
 def test_what_cannot_be_standardised_is_refused():

@@ -75,6 +75,19 @@ def test_arrays_and_series_are_tables_too():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+def test_a_category_of_numbers_is_one_in_x_and_beside_it():
+    rng = np.random.default_rng(0)
+    code = rng.integers(1, 13, 400)
+    X = pd.DataFrame({"f": rng.normal(size=13)[code] * 3 + rng.normal(size=400), "site": pd.Categorical(code)})
+    left = ConfoundResidualizer(["site"]).fit_transform(X)
+    assert pd.Series(left[:, 0]).groupby(code).mean().std() < 1e-10 < X["f"].groupby(code).mean().std()
+    for table in (X[["site"]], X["site"], {"site": X["site"]}):
+        beside = ConfoundResidualizer(check=True).fit(X[["f"]], confounds=table)
+        np.testing.assert_array_equal(beside.transform(X[["f"]], confounds=table), left)
+    plain = X.assign(site=code)  # rows to predict that no longer know it
+    np.testing.assert_array_equal(ConfoundResidualizer(["site"]).fit(X).transform(plain), left)
+
+
 def test_terms_bend_with_the_confound():
     rng = np.random.default_rng(0)
     age = rng.uniform(20, 80, 400)

@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -12,6 +13,8 @@ from deconfound.data import open_array, open_dataset, open_images, open_scans, o
 from deconfound.errors import OptionError, RunError
 from deconfound.training.fitting import chosen_config
 from deconfound.training.jobs import open_runs, plan
+from deconfound.training.sources import with_categories
+from deconfound.training.tasks import read_task
 from deconfound.training.workers import keep_open, run_job
 from tests.data.scan_files import write_bids
 from tests.data.test_images import write_image
@@ -163,6 +166,28 @@ def test_a_data_frame_is_trained_and_predicted_as_its_file_is(tmp_path):
         assert found.seen == len(FRAME)
     with pytest.raises(RunError, match="data"):
         dc.fit(beside, source=FRAME[::-1])
+
+
+def test_categories_of_numbers_in_a_data_frame_are_names_and_change_no_label_of_two_classes(tmp_path):
+    codes = {"dx": FRAME["dx"].eq("asd").astype(int), "site": FRAME["site"].map({"A": 1, "B": 2, "C": 3})}
+    numbers = FRAME.assign(**codes)
+    named = numbers.astype({"dx": "category", "site": "category"})
+    runs = {
+        name: dc.fit(
+            tiny.settings("", tmp_path / name, training={"epochs": 1}, data={"types": types}, run={"audit": True}),
+            "compare.permutations=39",
+            "compare.bootstraps=40",
+            source=frame,
+        )
+        for name, frame, types in (("named", named, {}), ("forced", numbers, {"site": "categorical"}))
+    }
+    assert predictions(tmp_path / "named") == predictions(tmp_path / "forced")
+    assert runs["named"].audit.to_dict()["about"]["confounds"][2]["levels"] == ["1", "2", "3"]
+    assert torch.equal(dc.predict(tmp_path / "named", numbers).scores, dc.predict(tmp_path / "named", named).scores)
+    many = named.assign(dx=pd.Categorical(np.arange(len(named)) % 12))  # as numbers they would be amounts
+    config = with_categories(chosen_config(tiny.settings("", tmp_path / "many"), [], many, False), many)
+    task, _ = read_task(many, ["dx"], "auto", config.data.audit_types, None)
+    assert (task.kind, config.data.types) == ("multiclass", {"dx": "categorical", "site": "categorical"})
 
 
 def test_a_data_frame_does_not_stand_for_samples_that_are_none_of_its_columns(tmp_path):

@@ -13,7 +13,7 @@ from deconfound.auditing.answers import LARGEST, MOST_CODES, Outputs, other_code
 from deconfound.auditing.class_names import listed_names
 from deconfound.auditing.records import Note
 from deconfound.auditing.table_checks import SITES, alike_levels, alike_sentence, codes_in, repeated_people
-from deconfound.design.table import Table, absent, column_names, in_rows, is_missing, read_columns
+from deconfound.design.table import Table, absent, category_columns, column_names, in_rows, is_missing, read_columns
 from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.metrics.columns import Column, category_codes, column
@@ -63,7 +63,8 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
     """Read outputs and table, or say at once everything that is wrong with the columns."""
     _check_names(table, roles)
     columns = read_columns(table, [*roles.confounds, *roles.labels, *roles.single])
-    types = {**_categories(table, [*roles.confounds, *roles.labels]), **roles.types}
+    categories = category_columns(table, [*roles.confounds, *roles.labels])
+    types = {**dict.fromkeys(categories, "categorical"), **roles.types}
     labels = [
         directed(column(name, columns[name], types.get(name), codes_to=10), roles.positive.get(name))
         for name in roles.labels
@@ -153,13 +154,6 @@ def _doubts(
         )
         notes.append(Note("repeated people", "warning", "", text))
     return notes
-
-
-def _categories(table: Table, names: Sequence[str]) -> dict[str, str]:
-    """Columns that a DataFrame calls categories stay categories, also where their levels are numbers."""
-    keys = {str(key): key for key in table.keys()}  # noqa: SIM118 - a DataFrame need not iterate over names
-    kinds = {name: str(getattr(table[keys[name]], "dtype", "")) for name in names}
-    return {name: "categorical" for name, kind in kinds.items() if kind == "category"}
 
 
 def _class_order(classes: Sequence[str], labels: Sequence[Column]) -> tuple[str, ...]:

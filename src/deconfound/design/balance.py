@@ -13,7 +13,16 @@ from deconfound.design.balance_report import Balance, LabelBalance, NoOverlap, d
 from deconfound.design.codecs import Kind, LevelCodec, Policy, fit_codec
 from deconfound.design.design import Design
 from deconfound.design.propensity import Array, cell_shares, entropy_weights, fit_logistic
-from deconfound.design.table import Table, absent_columns, column_names, is_missing, level_names, plain, read_columns
+from deconfound.design.table import (
+    Table,
+    absent_columns,
+    category_columns,
+    column_names,
+    is_missing,
+    level_names,
+    plain,
+    read_columns,
+)
 from deconfound.design.terms import Linear, Term, as_terms, source_columns
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 
@@ -70,7 +79,7 @@ def balance(
     faults += absent_columns(source_columns(as_terms(confounds, "confounds")), column_names(table), "confounds")
     if faults:
         raise TableError(faults)
-    types = dict(types or {})
+    types = {**dict.fromkeys(category_columns(table, labels), "categorical"), **(types or {})}
     columns = read_columns(table, [*names, *source_columns(as_terms(confounds, "confounds"))])
     design = _design(table, confounds, {k: v for k, v in types.items() if k not in labels}, missing)
     people = _people(columns[person]) if person else None

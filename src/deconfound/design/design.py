@@ -25,7 +25,7 @@ from deconfound.design.codecs import (
 from deconfound.design.diagnosis import Diagnosis
 from deconfound.design.fitted import Column, Fitted, from_data, to_data
 from deconfound.design.notes import Assumed, DesignNote
-from deconfound.design.table import Table, absent_columns, column_names, read_columns
+from deconfound.design.table import Table, absent_columns, category_columns, column_names, read_columns
 from deconfound.design.terms import Term, as_terms, curved, source_columns
 from deconfound.design.weights import row_weight
 from deconfound.design.whitening import whiten
@@ -43,7 +43,8 @@ class Design:
         confounds: Columns whose effect is removed: names, or `Polynomial`, `Spline`, `Interaction` terms.
         keep: Columns whose effect must survive, usually the labels. They take part in fitting, so that the
             label's effect is not credited to the confounds, and are not needed at inference.
-        types: Force how a column is read: `{"site": "categorical"}`; also "numeric" and "boolean".
+        types: Force how a column is read: `{"site": "categorical"}`; also "numeric" and "boolean". A `category` of
+            pandas is categorical without it, also where its levels are numbers.
         missing: What a missing value of a confound is: an error, or the mean of the training rows. A missing
             `keep` value is always allowed in `encode`, where it means "label unknown".
         unseen: What a level that was not in the training rows is: an error, or their mean.
@@ -107,7 +108,11 @@ class Design:
         if rows < 2:
             raise TableError(f"a design must be fitted on at least 2 rows; got {rows}.")
         weights = row_weight(weight, rows)
-        forced: dict[str, Kind] = {**dict.fromkeys(curved(self.confounds + self.keep), "numeric"), **self.types}
+        forced: dict[str, Kind] = {
+            **dict.fromkeys(_named_levels(table, columns), "categorical"),
+            **dict.fromkeys(curved(self.confounds + self.keep), "numeric"),
+            **self.types,
+        }
         learned = {
             name: fit_codec(name, values, forced.get(name), self.missing, weights) for name, values in columns.items()
         }
@@ -284,3 +289,8 @@ class Design:
         if self._fitted is None:
             raise NotFittedError("a design must be fitted before use; got a new one. Call design.fit(table).")
         return self._fitted
+
+
+def _named_levels(table: Table, columns: Mapping[str, NDArray[Any]]) -> list[str]:
+    """The columns that pandas calls categories; True and False are levels in any case."""
+    return [name for name in category_columns(table, list(columns)) if columns[name].dtype.kind != "b"]

@@ -66,6 +66,17 @@ def read_columns(table: Table, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     return columns
 
 
+def is_category(column: Any) -> bool:
+    """Whether pandas calls a column a category: then its values are names, also where they are numbers."""
+    return str(getattr(column, "dtype", "")) == "category"
+
+
+def category_columns(table: Table, names: Sequence[str]) -> list[str]:
+    """Those of the named columns that pandas calls categories."""
+    called = {str(key): key for key in table.keys()}  # noqa: SIM118 - a DataFrame need not iterate over names
+    return [name for name in dict.fromkeys(names) if name in called and is_category(table[called[name]])]
+
+
 def as_column(column: Any, name: str) -> NDArray[Any]:
     """Whatever holds one value per row, as numbers or booleans where it has them, else as text or plain Python values.
 

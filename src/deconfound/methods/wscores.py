@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.design import Design, Kind, Policy, Table, Term
+from deconfound.design.table import is_category
 from deconfound.errors import OptionError, ShapeError, TableError
 
 Array = NDArray[np.float64]
@@ -72,7 +73,8 @@ class WScores:
         if chosen.shape != (len(values),):
             raise ShapeError(f"controls must have one value per score; got {chosen.shape} for {len(values)} scores.")
         names = table.keys() if hasattr(table, "keys") else ()
-        rows = {str(name): np.asarray(table[name])[chosen] for name in names}
+        kept = {str(name): table[name] for name in names}  # a category of pandas stays one
+        rows = {name: (cells if is_category(cells) else np.asarray(cells))[chosen] for name, cells in kept.items()}
         design = Design(confounds, types=types, missing=missing, unseen=unseen).fit(rows)
         values, columns = values[chosen], _design_matrix(design, rows)
         if len(values) <= 2 * columns.shape[1]:

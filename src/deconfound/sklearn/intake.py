@@ -12,14 +12,14 @@ from sklearn.utils.validation import _check_sample_weight, check_array, validate
 
 from deconfound.design import Design
 from deconfound.design.codecs import SUSPICIOUS_LEVELS, Kind
-from deconfound.design.table import absent
+from deconfound.design.table import absent, is_category
 from deconfound.design.terms import Term, as_term, sources
 from deconfound.errors import OptionError, ShapeError, TableError
 
 # The name under which the labels given to `fit` enter a design.
 LABEL = "y"
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, Any]
 Terms = Sequence[str | Term]
 
 
@@ -108,7 +108,7 @@ def table_of(X: Any, table: Any, roles: Roles, n: int, caller: str) -> Columns |
         return None
     wanted = _names((*roles.confounds, *roles.keep), "confounds")
     available = as_columns(_aligned(table, X)) if roles.origin == "table" else {name: X[name] for name in wanted}
-    columns = {name: np.asarray(available[name]) for name in wanted if name in available}
+    columns = {name: _cells(available[name]) for name in wanted if name in available}
     for name, values in columns.items():
         if len(values) != n:
             raise ShapeError(
@@ -153,7 +153,7 @@ def is_pandas(frame: Any) -> bool:
 def as_columns(confounds: Any) -> Columns:
     """A table beside X by column name: a DataFrame, a mapping, a Series, or an array with one column per confound."""
     if isinstance(confounds, np.ndarray) or (is_pandas(confounds) and confounds.ndim == 1):
-        values = np.asarray(confounds)
+        values = _cells(confounds)
         if values.ndim == 1:
             return {str(getattr(confounds, "name", None) or "confound"): values}
         if values.ndim == 2:
@@ -164,7 +164,12 @@ def as_columns(confounds: Any) -> Columns:
             "confounds given beside X must be a DataFrame, a mapping of column name to array, or an array; "
             f"got {type(confounds).__name__}. Names of columns of X stand in the constructor."
         )
-    return {str(name): np.asarray(confounds[name]) for name in confounds.keys()}  # noqa: SIM118 - also a DataFrame
+    return {str(name): _cells(confounds[name]) for name in confounds.keys()}  # noqa: SIM118 - also a DataFrame
+
+
+def _cells(column: Any) -> Any:
+    """A column as an array; a category of pandas as it is, so that numbers which are names stay names."""
+    return column if is_category(column) else np.asarray(column)
 
 
 def is_frame(X: Any) -> bool:

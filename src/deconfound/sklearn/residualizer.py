@@ -180,7 +180,7 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         """Warn of each confound that a non-linear probe reads from the residuals."""
         assert self.design_ is not None
         residual = self._residual(features, table, self.design_)
-        columns = [column(name, np.asarray(table[name])) for name in source_columns(self.design_.confounds)]
+        columns = [column(name, table[name]) for name in source_columns(self.design_.confounds)]
         groups = None
         if labels is not None and kind_of_labels(labels) == "categorical":
             groups = np.unique(labels, return_inverse=True)[1]

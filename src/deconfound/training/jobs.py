@@ -19,7 +19,7 @@ from deconfound.training.fold import follower
 from deconfound.training.problem import Problem, open_problem
 from deconfound.training.resuming import start_run
 from deconfound.training.run_folder import LAST, RESULT
-from deconfound.training.sources import GIVEN, given_source
+from deconfound.training.sources import GIVEN, given_source, with_categories
 from deconfound.training.workers import Cluster, Job, JobResult, end_with_parent, execute, keep_open
 
 
@@ -57,7 +57,7 @@ def open_runs(configs: Sequence[Config], progress: OnProgress | None = None, giv
     named = [name for each in configs for name in named_columns(each)]
     whole = None if given is None else given_source(given, named, configs[0].data)
     problems = []
-    for config in configs:
+    for config in (with_categories(each, given) for each in configs):
         key = config.data.model_dump_json() + repr(roles(config))
         source = sources[key] = whole or sources.get(key) or open_data(config)
         problem = open_problem(config, source)

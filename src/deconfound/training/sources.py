@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from deconfound.data import Source, open_dataset, open_table, reads_files
 from deconfound.data import open_source as open_any
 from deconfound.data.datasets import check_items
+from deconfound.design.table import category_columns
 from deconfound.errors import OptionError
 
 if TYPE_CHECKING:
-    from deconfound.training.config import DataOptions
+    from deconfound.training.config import Config, DataOptions
     from deconfound.training.problem import Problem
 
 
@@ -40,6 +41,18 @@ def given_source(source: Any, columns: Sequence[str], data: DataOptions) -> Sour
             "or columns={name: place} instead of a table."
         )
     return open_dataset(source, columns=[name for name in dict.fromkeys(columns) if name in first])
+
+
+def with_categories(config: Config, given: Any) -> Config:
+    """The config with `data.types` of what a DataFrame calls categories: confounds, and labels of more than two levels.
+
+    A label of two levels has two classes whatever its type.
+    """
+    if not hasattr(given, "iloc"):
+        return config
+    labels = [name for name in config.data.labels if name in given.columns and given[name].nunique() > 2]
+    categories = category_columns(given, [*config.design.confound_columns, *labels])
+    return config.updated(data={"types": {**dict.fromkeys(categories, "categorical"), **config.data.types}})
 
 
 def open_source(data: DataOptions, roles: Sequence[str], terms: Sequence[str]) -> Source:
