@@ -272,9 +272,26 @@ def test_columns_that_separate_the_classes_are_reported():
     dx[np.argsort(np.abs(age - 60))[:40]] = rng.integers(0, 2, 40)
     smooth = balance({"age": age, "dx": dx}, ["dx"], ["age"])
     assert np.isfinite(smooth.weights).all()
-    whole = balance({"age": age, "dx": (age > 60).astype(int)}, ["dx"], ["age"])
-    assert whole.reports[0].separated
-    assert not whole.answerable
+    stage = rng.integers(0, 3, 300)
+    part = balance({"c": (stage == 2).astype(float), "stage": stage.astype(str)}, ["stage"], ["c"])
+    assert part.reports[0].separated
+    assert "Weights do not balance stage: its tie to the confounds is" in str(part)
+    assert "can be balanced" not in str(part)
+
+
+@pytest.mark.parametrize("kind", ["overlap", "inverse", "entropy"])
+@pytest.mark.parametrize("folds", [0, 5])
+@pytest.mark.parametrize("copy", [np.asarray, np.float64, lambda dx: dx == 1, lambda dx: np.array(["a", "b"])[dx]])
+def test_a_label_that_a_column_of_any_type_determines_is_refused(kind, folds, copy):
+    dx = np.random.default_rng(0).integers(0, 2, 300)
+    with pytest.raises(TableError, match=r"must vary (among|within)|no weights that do, because of"):
+        balance({"dx": dx, "c": copy(dx)}, ["dx"], ["c"], kind, folds=folds)
+
+
+def test_a_label_that_a_cut_through_a_numeric_column_determines_is_refused():
+    age = np.random.default_rng(0).normal(60, 8, 300)
+    with pytest.raises(TableError, match=r"got confounds that determine it in every row. This table cannot tell"):
+        balance({"age": age, "dx": (age > 60).astype(int)}, ["dx"], ["age"])
 
 
 def test_a_design_balances_its_keep_columns_and_its_diagnosis_shows_it():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from deconfound.design.balance_report import Balance, LabelBalance, NoOverlap, describe
 from deconfound.design.codecs import Kind, LevelCodec, Policy, fit_codec
 from deconfound.design.design import Design
-from deconfound.design.propensity import Array, cell_shares, entropy_weights, fit_logistic
+from deconfound.design.propensity import Array, cell_shares, class_weights, entropy_weights, fit_logistic
 from deconfound.design.table import (
     Table,
     absent_columns,
@@ -30,6 +30,11 @@ BalanceKind = Literal["overlap", "inverse", "entropy"]
 KINDS: tuple[BalanceKind, ...] = ("overlap", "inverse", "entropy")
 # Crossed cells with fewer rows have shares that are mostly noise: a logistic model takes their place.
 FEWEST_IN_CELL = 20
+# Where every row's own class is likelier than this, the logistic model has no finite solution.
+SURE = 1 - 1e-7
+NOT_TO_BE_TOLD = (
+    "This table cannot tell the label from the confounds: collect rows, join levels, or leave a confound out."
+)
 
 
 def balance(
@@ -156,7 +161,8 @@ def _one_label(
         parts = _parts(used, folds, None if people is None else people[present], seed)
         shares, separated = _shares(metadata, cells, whole, len(classes), parts, name)
         how = "cells" if cells is not None else "logistic"
-        inside = _weigh(kind, shares, whole, used, clip)
+        _refuse_determined(name, shares[used, whole[used]], how)
+        inside = class_weights(kind, shares, whole, used, clip)
     weight, code = np.zeros(len(values)), np.full(len(values), -1)
     weight[present], code[present] = inside, whole
     terms = tuple(column.term for column in design.columns)
@@ -216,10 +222,18 @@ def _overlapping(
         listed = "; ".join(str(item) for item in lacking[:5])
         raise TableError(
             f"label {name!r} must vary within the strata of the confounds to be balanced; got none where it does "
-            f"({listed}). This table cannot tell the label from the confounds: collect rows, join levels, or leave a "
-            "confound out."
+            f"({listed}). {NOT_TO_BE_TOLD}"
         )
     return used, tuple(lacking)
+
+
+def _refuse_determined(name: str, own: Array, how: str) -> None:
+    """Refuse a label that a logistic model tells from the confounds in every row: weights would be rounding errors."""
+    if how == "logistic" and bool((own > SURE).all()):
+        raise TableError(
+            f"label {name!r} must vary among rows of like confounds to be balanced; got confounds that determine it in "
+            f"every row. {NOT_TO_BE_TOLD}"
+        )
 
 
 def _cells(design: Design, strata: Mapping[str, Any], used: NDArray[np.bool_]) -> NDArray[np.intp] | None:
@@ -272,21 +286,6 @@ def _shares(
         separated |= fit.separated
         shares[target] = fit.predict(metadata[target])
     return shares, separated
-
-
-def _weigh(kind: str, shares: Array, codes: NDArray[np.intp], used: NDArray[np.bool_], clip: float) -> Array:
-    own = shares[np.arange(len(codes)), codes]
-    usable = used & (shares > 0).all(1)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        if kind == "overlap":
-            weight = np.where(usable, 1 / (own * (1 / shares).sum(1)), 0.0)
-        else:
-            marginal = np.bincount(codes[usable], minlength=shares.shape[1]) / max(1, usable.sum())
-            weight = np.where(usable, marginal[codes] / own, 0.0)
-    weight = np.nan_to_num(weight, nan=0.0, posinf=0.0)
-    if kind == "inverse" and usable.any():
-        weight = np.minimum(weight, clip * weight[usable].mean())
-    return weight
 
 
 def try_balance(design: Design, table: Table) -> Balance | TableError:

@@ -118,6 +118,11 @@ class LabelReport:
         if self.tied_before["all"] < WEAK_TIE:
             return f"{self.label} is hardly tied to the confounds: weights would only cost rows."
         before, after = self.tied_before["all"], self.tied_after["all"]
+        if after >= WEAK_TIE:
+            return (
+                f"Weights do not balance {self.label}: its tie to the confounds is {before:.1%} before and {after:.1%} "
+                "after."
+            )
         return f"{self.label} can be balanced: its tie to the confounds falls from {before:.1%} to {after:.1%}."
 
     def _too_few(self) -> list[str]:

@@ -38,6 +38,25 @@ def cell_shares(cells: NDArray[np.intp], codes: NDArray[np.intp], classes: int) 
     return shares
 
 
+def class_weights(kind: str, shares: Array, codes: NDArray[np.intp], used: NDArray[np.bool_], clip: float) -> Array:
+    """`(n,)`: overlap weights, or inverse ones of at most `clip` times their mean, from `P(class | confounds)`.
+
+    Zero for rows that are not used and for those in which a class cannot be.
+    """
+    own = shares[np.arange(len(codes)), codes]
+    usable = used & (shares > 0).all(1)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        if kind == "overlap":
+            weight = np.where(usable, 1 / (own * (1 / shares).sum(1)), 0.0)
+        else:
+            marginal = np.bincount(codes[usable], minlength=shares.shape[1]) / max(1, usable.sum())
+            weight = np.where(usable, marginal[codes] / own, 0.0)
+    weight = np.nan_to_num(weight, nan=0.0, posinf=0.0)
+    if kind == "inverse" and usable.any():
+        weight = np.minimum(weight, clip * weight[usable].mean())
+    return weight
+
+
 def fit_logistic(columns: Array, codes: NDArray[np.intp], classes: int) -> LogisticFit:
     """Maximum likelihood without a penalty, by Newton's method with step halving, of `codes (n,)` on `columns (n, k)`.
 
