@@ -269,6 +269,18 @@ def test_numbers_kept_as_objects_are_numbers_and_texts_of_few_numbers_are_classe
     assert named.classes == ("1", "2", "unknown")
 
 
+def test_an_infinite_confound_is_refused_with_advice_that_an_audit_can_follow():
+    outputs, table = cohort()
+    table["age"][5] = np.inf
+    with pytest.raises(
+        TableError, match=r"got inf in row 5\. Correct these cells, or leave them empty: an empty cell is"
+    ):
+        audit(outputs["clean"], table, **ROLES, **QUICK)
+    table["age"][5] = np.nan
+    found = audit(outputs["clean"], table, **ROLES, **QUICK)
+    assert any(note.kind == "missing" and note.confound == "age" for note in found.notes)
+
+
 # How outputs are read as answers
 
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -70,11 +70,22 @@ def column(name: str, values: Any, kind: str | None = None, *, codes_to: int = 0
     if not found:
         raise TableError(f"column {name!r} must hold at least one value; got {len(cells)} empty cells.")
     if kind == "numeric" or (kind is None and _is_numeric(found.values(), codes_to)):
-        return Column(name, "numeric", torch.from_numpy(as_numbers(array, name)))
+        return Column(name, "numeric", _numbers(array, name))
     levels = sorted(found, key=lambda level: (isinstance(found[level], str), found[level]))
     code = {level: float(place) for place, level in enumerate(levels)}
     codes = torch.tensor([NAN if cell is None else code[level_text(cell)] for cell in cells], dtype=torch.float64)
     return Column(name, "binary" if len(levels) == 2 else "categorical", codes, tuple(levels))
+
+
+def _numbers(array: NDArray[Any], name: str) -> Tensor:
+    """A numeric column, NaN where a cell holds nothing; a design's options are no way out here."""
+    try:
+        return torch.from_numpy(as_numbers(array, name))
+    except TableError as error:
+        advice = "Correct these cells, or leave them empty: an empty cell is missing."
+        raise TableError(
+            [replace(fault, advice=advice, option=None) if fault.option else fault for fault in error.faults]
+        ) from error
 
 
 def looks_like_codes(values: Any, up_to: int = 20) -> int:
