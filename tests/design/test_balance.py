@@ -319,6 +319,7 @@ def test_a_design_balances_its_keep_columns_and_its_diagnosis_shows_it():
         ("a column must be a label or a confound; got 'site' as both", {"labels": ["site"]}),
         ("kind must be one of 'overlap', 'inverse', 'entropy'; got 'ipw'", {"kind": "ipw"}),
         ("kind must be 'entropy' for a numeric label; got 'overlap' for 'age'", {"labels": ["age"]}),
+        ("Pass types={'age': 'categorical'} if its numbers are names of classes", {"labels": ["age"]}),
         ("clip must be above 1, the mean of the weights; got 1", {"clip": 1}),
         ("folds must be 0 (in-sample) or at least 2; got 1", {"folds": 1}),
         ("label 'one' must have at least two classes; got 'x' alone", {"labels": ["one"]}),

@@ -182,7 +182,7 @@ def _classes(name: str, values: NDArray[Any], forced: Kind | None, kind: str) ->
             if kind != "entropy":
                 raise OptionError(
                     f"kind must be 'entropy' for a numeric label; got {kind!r} for {name!r}. Pass types={{{name!r}: "
-                    "'categorical'}} if its numbers are names of classes."
+                    "'categorical'} if its numbers are names of classes."
                 )
             return None, (values.astype(np.float64) - codec.mean) / codec.sd
         codec, _ = fit_codec(name, values, "categorical", "error", np.ones(len(values)))
