@@ -160,6 +160,17 @@ def test_a_category_of_two_codes_in_keep_differs_in_its_name_alone():
     np.testing.assert_allclose(numbers.whitening, named.whitening, atol=1e-14)
 
 
+def test_long_doubles_are_numbers():
+    table = make_table(50)
+    plain = dc.Design(["age"], keep=["dx"]).fit(table)
+    long = {name: table[name].astype(np.longdouble) for name in ("age", "dx")}
+    fitted = dc.Design(["age"], keep=["dx"]).fit(long)
+    assert fitted.to_json() == plain.to_json()
+    np.testing.assert_array_equal(fitted.encode(long), plain.encode(table))
+    with pytest.raises(TableError, match="numeric column 'age' must be finite; got inf in row 0"):
+        fitted.encode({"age": np.array(["1e4000"], dtype=np.longdouble)})
+
+
 def test_booleans_and_text_numbers():
     assert dc.Design(confounds=["smoker"]).fit({"smoker": [True, False, True]}).names == ("smoker[True]",)
     text = {"age": ["61", "70", "55", "n/a"]}

@@ -101,6 +101,9 @@ def as_column(column: Any, name: str) -> NDArray[Any]:
         )
     if values.dtype.kind == "V" and values.dtype.names is None and values.dtype.itemsize < 8:
         values = values.astype(np.float64)  # bfloat16 and its like, which numpy itself does not know
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # what overflows is infinite, and refused
+            values = values.astype(np.float64)  # a cell of a long double is no Python number
     if values.dtype.kind in "mMcVS":
         raise TableError(_wrong_type(name, f"dtype {values.dtype}"))
     if mask is not None and mask.any():
