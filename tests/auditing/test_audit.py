@@ -13,6 +13,8 @@ from deconfound import metrics
 from deconfound.auditing import audit
 from deconfound.auditing.answers import answers, read_outputs
 from deconfound.auditing.performance import measures
+from deconfound.auditing.verdicts import LEVEL, PROBE_LEVEL
+from deconfound.auditing.words import STATISTICS
 from deconfound.errors import DeconfoundWarning, OptionError, ShapeError, TableError
 from tests.auditing.cohort import cohort
 
@@ -314,6 +316,27 @@ def test_predicted_classes_given_as_text_are_answers_too():
     dx = metrics.column("dx", ["control", "patient", "patient", "control"])
     numbers = read_outputs(np.array(["control", "patient", "control", "control"]), [dx], "model").values
     assert measures(answers(numbers, [dx]))(torch.ones(1, 4).double())["accuracy"].item() == 0.75
+
+
+def test_the_brier_score_of_classes_is_half_the_sum_over_them_as_its_words_say():
+    chance = np.random.default_rng(0).dirichlet([1, 1, 1], 50)
+    stage = np.random.default_rng(1).integers(0, 3, 50)
+    given = answers(torch.from_numpy(chance), [metrics.column("stage", stage.astype(str))])
+    found = measures(given)(torch.ones(1, 50).double())["brier_score"].item()
+    assert found == pytest.approx(np.mean(np.sum((chance - np.eye(3)[stage]) ** 2, axis=1)) / 2)
+    assert "half the sum over them" in STATISTICS["brier_score"].made
+    two = answers(torch.from_numpy(chance[:, :2]).softmax(1), [metrics.column("dx", stage % 2)])
+    alone = answers(torch.from_numpy(chance[:, :2]).softmax(1)[:, 1:], [metrics.column("dx", stage % 2)])
+    one, other = (measures(item)(torch.ones(1, 50).double())["brier_score"].item() for item in (two, alone))
+    assert one == pytest.approx(other)
+
+
+def test_the_key_of_the_page_says_what_grades_go_by_where_a_probe_alone_finds_something(found):
+    page = found.to_html()
+    assert LEVEL == 0.05
+    assert PROBE_LEVEL == 0.01
+    assert "Grades where its test rejects at 5 %: faint below .01" in page
+    assert "a probe finds the confound at 1 %, the grade is faint whatever the number" in page
 
 
 def test_weighted_measures_are_the_plain_ones_on_repeated_rows():

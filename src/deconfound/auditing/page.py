@@ -134,9 +134,9 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 _KEY = (
-    '<p class="key">The number is dcor² given the label (0: independent, 1: fully determined). Grades: faint below '
-    ".01, "
-    "weak below .05, clear below .2, strong above. Grey: no answer, with the reason below.</p>"
+    '<p class="key">The number is dcor² given the label (0: independent, 1: fully determined). Grades where its test '
+    "rejects at 5 %: faint below .01, weak below .05, clear below .2, strong above. Where it does not, but a probe "
+    "finds the confound at 1 %, the grade is faint whatever the number. Grey: no answer, with the reason below.</p>"
 )
 _LEFT_LEAD = "Dot: the value. Line: its 95 % interval. Shaded: where independent data fall 95 times in 100."
 _LEFT = """<div class="controls">

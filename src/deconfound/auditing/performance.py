@@ -35,7 +35,9 @@ def measures(given: Answers) -> Measures:
 
     Accuracy: the weighted share of right rows. Balanced accuracy: the mean of that over the label groups
     (with several labels the paper's mean of group accuracies). AUC: the mean over labels, or over classes
-    against the rest. Probabilities also have their Brier score. For a numeric label: mean absolute error and R².
+    against the rest. Probabilities also have their Brier score, `Σ (p − y)²` over classes or labels, halved where there
+    are several, so that two classes have one number as one score or as two. For a numeric label: mean absolute error
+    and R².
     """
     if given.numeric:
         return _number_measures(*given.scores[0][1:])

@@ -105,7 +105,12 @@ _PERFORMANCE = {
     ),
     "r2": Words("R²", "R²", "1 - squared error over variance of the label."),
     "mean_absolute_error": Words("mean absolute error", "error", "Mean distance of prediction and label."),
-    "brier_score": Words("Brier score", "Brier", "Mean squared distance of the probability from the truth, 0 or 1."),
+    "brier_score": Words(
+        "Brier score",
+        "Brier",
+        "Mean squared distance of the probability from the truth, 0 or 1. With several classes or labels: half the sum "
+        "over them (Brier's own is the whole sum), which for two classes is the number of one probability.",
+    ),
     "calibration_error": Words(
         "calibration error (ECE)",
         "ECE",
