@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import deconfound as dc
-from deconfound.sklearn import DeconfoundedClassifier, DeconfoundedRegressor
+from deconfound.sklearn import ConfoundResidualizer, DeconfoundedClassifier, DeconfoundedRegressor
 from tests.sklearn_.people import CONFOUNDS, make_people, within
 
 FAST = {"epochs": 3, "hidden": (8,), "random_state": 0}
@@ -43,6 +43,20 @@ def test_confounds_leave_the_score_within_each_class_and_were_there_without_the_
     # R-MDN weighs all samples alike and lags behind a network that learns fast.
     assert max(left.values()) < (0.25 if layer == "rmdn" else 0.15)
     assert roc_auc_score(truth, found[layer]) > 0.75  # f0 alone gives 0.76
+
+
+@pytest.mark.parametrize("kind", [ConfoundResidualizer, DeconfoundedClassifier])
+def test_weights_that_may_not_be_written_to_are_copied(kind):
+    people, dx = make_people(80, seed=0)
+    weights = np.where(people["site"] == "B", 1.0, 0.5)
+    weights.flags.writeable = False  # as pandas lends them
+    estimator = kind(CONFOUNDS) if kind is ConfoundResidualizer else kind(CONFOUNDS, **FAST)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # torch says it once in a process
+    try:
+        estimator.fit(people, dx, sample_weight=weights)  # warnings are errors
+    finally:
+        torch.set_warn_always(before)
 
 
 def test_a_regression_loses_the_confound_and_keeps_the_quantity():

@@ -217,4 +217,4 @@ def weights_of(sample_weight: Any, features: Any) -> Any:
     weights = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
     if not weights.any():
         raise OptionError("sample_weight must be positive in at least one row; got zeros alone.")
-    return weights
+    return np.require(weights, requirements="W")  # pandas lends arrays that torch must not write to
