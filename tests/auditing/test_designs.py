@@ -322,6 +322,19 @@ def test_what_was_read_as_what_is_the_first_line_of_the_answer():
     assert repr(found).splitlines()[1] == "  read as: model: scores above 0 mean dx = patient."
 
 
+@pytest.mark.parametrize("labels", [["dx"], ["dx", "hiv"]])
+def test_a_level_for_every_row_is_the_reason_why_an_id_as_a_confound_has_no_answer(labels):
+    rng = np.random.default_rng(0)
+    dx, hiv = rng.integers(0, 2, 120), rng.integers(0, 2, 120)
+    table = {"code": np.array([f"s{k % 118:03d}" for k in range(120)]), "dx": dx, "hiv": hiv}
+    with pytest.warns(DeconfoundWarning) as said:
+        found = audit(rng.normal(size=(120, len(labels))), table, confounds=["code"], labels=labels, **QUICK)
+    assert grades(found) == {("model", "code"): "no answer"}
+    assert found.verdicts[0].text.startswith("Nearly every row has a code of its own (118 levels in 120 rows), so any")
+    assert found.verdicts[0].text.count("Nearly every row") == 1
+    assert not any("nearly the same" in str(warning.message) for warning in said)
+
+
 # Values that are not numbers, and categories
 
 

@@ -12,6 +12,8 @@ from deconfound.metrics.permutations import varies_within
 
 SAME_AS_LABEL = 0.95
 TIED_TO_LABEL = 0.3
+# More levels than this share of the rows tell rows apart, and so any label, whatever they stand for.
+ROWS_OF_THEIR_OWN = 0.5
 FEW_ROWS = 10
 FEW_PEOPLE = 50
 
@@ -35,7 +37,7 @@ def diagnose(confound: Column, labels: Sequence[Column], groups: Tensor, units: 
         text = f"{people} people with a value of {name}: too few to trust the intervals (below {FEW_PEOPLE})."
         notes.append(Note("few people", "warning", name, text))
     for label in labels:
-        notes += _tie(confound, label)
+        notes += [note for note in _tie(confound, label) if note not in notes]
     notes += _rare_levels(confound)
     notes += [note for label in labels for note in _one_class(confound, label)]
     if reasons(notes, name):
@@ -57,6 +59,13 @@ def _tie(confound: Column, label: Column) -> list[Note]:
     name, value = confound.name, found.value
     measure = found.statistic.replace("abs_", "|").replace("_", " ") + ("|" if "abs" in found.statistic else "")
     measure = measure.replace("cramers v", "Cramér's V")
+    rows, levels = int(confound.present.sum()), len(torch.unique(confound.values[confound.present]))
+    if value >= SAME_AS_LABEL and confound.kind == "categorical" and levels > ROWS_OF_THEIR_OWN * rows:
+        text = (
+            f"Nearly every row has a {name} of its own ({levels:,} levels in {rows:,} rows), so any label follows from "
+            "it and nothing can be told about it. Is it an id? Leave it out, or join levels."
+        )
+        return [Note("level per row", "warning", name, text)]
     if value >= SAME_AS_LABEL:
         text = (
             f"{name} and {label.name} are nearly the same ({measure} = {value:.2f}): whether a model uses one or the "

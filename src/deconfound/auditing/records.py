@@ -19,6 +19,7 @@ NoteKind = Literal[
     "one class",
     "rare levels",
     "same as label",
+    "level per row",
     "tied to label",
     "constant given the label",
     "constant in test sets",
@@ -32,7 +33,9 @@ NoteKind = Literal[
     "many tests",
 ]
 # With one of these a question about the confound has no answer in these people.
-NO_ANSWER = frozenset({"same as label", "constant given the label", "constant in test sets", "nothing to permute"})
+NO_ANSWER = frozenset(
+    {"same as label", "level per row", "constant given the label", "constant in test sets", "nothing to permute"}
+)
 
 
 @dataclass(frozen=True)
