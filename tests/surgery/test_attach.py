@@ -349,6 +349,7 @@ def test_a_lazy_network_is_refused_until_it_is_built(cohort):
         ({"exemple": 3}, "Did you mean 'example'"),
         ({"layer_norm": True}, "example must be given with layer_norm=True"),
         ({"layer": "pmdn-joint"}, "example must be given with layer='pmdn-joint'"),
+        ({"layer": "pmdn-alternating"}, "example must be given with layer='pmdn-alternating'"),
         ({"at": None}, "example must be given with at=None"),
     ],
 )

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -14,6 +15,7 @@ import deconfound as dc
 from tests.conftest import make_table
 
 LAYERS = ["mdn", "pmdn", "rmdn"]
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 # Torch's exporter copies its own deprecated class, and gives the two inputs one axis name on purpose.
 pytestmark = [
@@ -48,6 +50,28 @@ def trained(layer, table, **options):
         metadata = design.encode({name: column[rows] for name, column in table.items()})
         model(images[rows], metadata=metadata).square().mean().backward()
     return model.eval(), images, torch.from_numpy(design.encode(table))
+
+
+class Called(nn.Module):
+    """The model with both inputs by position, as tracing wants them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images, metadata):
+        return self.model(images, metadata=metadata)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_traced_model_gives_the_numbers_of_eager_and_scripts_are_refused_as_the_guide_says(table):
+    model, images, metadata = trained("pmdn", table)
+    traced = torch.jit.trace(Called(model), (images[:4], metadata[:4]))
+    with torch.no_grad():
+        torch.testing.assert_close(traced(images, metadata), model(images, metadata=metadata))
+    with pytest.raises(ValueError, match="Unknown type annotation"):
+        torch.jit.script(model)
+    assert "`torch.jit.script` is not supported" in (GUIDES / "attach.md").read_text()
 
 
 def shapes():
