@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.auditing.class_names import listed_names, places_of, same_class, sorted_levels, with_other_classes
-from deconfound.design.table import as_array, in_rows, is_missing, plain
+from deconfound.design.table import as_array, in_rows, is_missing, level_text, plain
 from deconfound.design.units import reads_as_number
 from deconfound.errors import ShapeError, TableError
 from deconfound.metrics.checks import tensor
-from deconfound.metrics.columns import Column, category_codes, column, level_text
+from deconfound.metrics.columns import Column, category_codes, column
 
 # Texts that are more different numbers than this are numbers with typing errors, no class names.
 MOST_CODES = 20

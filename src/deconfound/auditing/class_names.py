@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from deconfound.auditing.files import called_like_outputs
-from deconfound.design.codecs import reads_as_number
+from deconfound.design.units import reads_as_number
 
 
 def sorted_levels(levels: Sequence[str]) -> tuple[str, ...]:
