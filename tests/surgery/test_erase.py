@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import deconfound as dc
-from deconfound.errors import OptionError, ShapeError
+from deconfound.errors import DeconfoundWarning, OptionError, ShapeError
 from tests.conftest import make_cohort
 from tests.surgery.test_compile import step
 
@@ -109,7 +109,8 @@ def test_a_checkpoint_loads_into_a_model_that_waits_for_its_first_forward(cohort
     other = make_cohort(90, seed=7)
     network = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 1))
     twin = dc.normalize(network, other.design, at="0", layer="erase")
-    twin.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True), strict=True)
+    with pytest.warns(DeconfoundWarning, match="brings the design"):
+        twin.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True), strict=True)
     x = cohort.features.float()
     assert torch.equal(twin.eval()(x), trained(x))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from typing import Any, Literal, NamedTuple
 
@@ -51,7 +52,8 @@ def warn_of_old_format() -> None:
 
 def warn_of_other_design(own: Design, loaded: Design) -> None:
     """Say so where a checkpoint's design takes the place of another: metadata encoded by that one are misread."""
-    if own.to_dict() == loaded.to_dict():
+    ours, theirs = (design.to_dict() for design in (own, loaded))
+    if all(_alike(ours[part], theirs[part]) for part in ("codecs", "confounds", "keep", "whitening")):
         return
     if own.names == loaded.names:
         differ = "the same columns, fitted on other rows"
@@ -63,6 +65,17 @@ def warn_of_other_design(own: Design, loaded: Design) -> None:
         DeconfoundWarning,
         stacklevel=2,
     )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two pieces of JSON say the same but for rounding, which differs from machine to machine."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(one == other)
 
 
 def write_state(spec: dict[str, Any]) -> Tensor:
