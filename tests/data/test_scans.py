@@ -11,7 +11,7 @@ import pytest
 
 from deconfound.data.scans import open_scans
 from deconfound.data.sources import Source
-from deconfound.data.volumes import robust_scale
+from deconfound.data.volumes import read_scan, robust_scale
 from deconfound.errors import DeconfoundWarning, OptionError, ScanError, TableError
 from tests.data.scan_files import write_bids, write_scan
 
@@ -156,6 +156,43 @@ def test_skip_bad_goes_on_and_says_what_is_left_out(tmp_path):
     assert np.abs(scans.read([0])[0, 0] - expected).max() <= 0.51 / 255
     with pytest.warns(DeconfoundWarning, match="7 left out"):
         assert opened(root, tmp_path, skip_bad=True).made == 4  # what could not be read is tried again
+
+
+def flip_a_voxel(path):
+    """Change one bit of a voxel and leave the checksum, the last eight bytes, as it was."""
+    content = gzip.decompress(path.read_bytes())
+    flipped = bytearray(content)
+    flipped[-100] ^= 1
+    path.write_bytes(gzip.compress(flipped)[:-8] + gzip.compress(content)[-8:])
+
+
+@pytest.mark.parametrize("ending", ["nii.gz", "mgz", "img.gz"])
+def test_a_compressed_scan_whose_checksum_is_wrong_is_a_fault_of_that_scan(tmp_path, ending):
+    kind = {"nii.gz": nib.Nifti1Image, "mgz": nib.MGHImage, "img.gz": nib.Nifti1Pair}[ending]
+    names = ["right", "wrong", "cut"]
+    for seed, name in enumerate(names):
+        kind(write_scan(tmp_path / "plain.nii", seed), np.eye(4)).to_filename(tmp_path / f"{name}.{ending}")
+    flip_a_voxel(tmp_path / f"wrong.{ending}")
+    cut = tmp_path / f"cut.{ending}"
+    cut.write_bytes(cut.read_bytes()[:-8])
+    table = {"path": [f"{name}.{ending}" for name in names]}
+    with pytest.raises(ScanError, match=rf"wrong.{ending}: cannot be read \(BadGzipFile: CRC check failed"):
+        opened(tmp_path, tmp_path, table=table)
+    with pytest.warns(DeconfoundWarning, match="2 left out, 1 scans remain"):
+        scans = opened(tmp_path, tmp_path, table=table, skip_bad=True)
+    assert [fault.split(":")[0].rsplit("/")[-1] for fault in scans.skipped] == table["path"][1:]
+
+
+@pytest.mark.parametrize("ending", ["nii.gz", "nii.bz2", "NII.GZ"])
+@pytest.mark.parametrize("turned", [np.eye(4), np.diag([-1, 2, 3, 1])])
+def test_a_compressed_scan_is_read_bit_for_bit_as_a_plain_one(tmp_path, ending, turned):
+    values = write_scan(tmp_path / "plain.nii", affine=turned)
+    for name, content in (("three", values), ("four", values[..., None])):
+        write_scan(tmp_path / f"{name}.{ending}", affine=turned, values=content)
+        volume, zooms = read_scan(tmp_path / f"{name}.{ending}")
+        plain, plain_zooms = read_scan(tmp_path / "plain.nii")
+        assert volume.tobytes() == plain.tobytes()
+        assert zooms == plain_zooms
 
 
 def test_faults_of_a_table_of_paths_are_reported_together(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ Shape3 = tuple[int, int, int]
 CEILING_PERCENTILE = 99.5
 # Deflate cannot pack better than this.
 _BEST_COMPRESSION = 1032
+_CHUNK = 1 << 20
 
 
 def need_nibabel() -> None:
@@ -35,11 +36,12 @@ def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tup
     """
     import nibabel
 
-    with reading(path):
+    with reading(path), ExitStack() as opened:
         image: Any = nibabel.load(path)
         shape = tuple(int(edge) for edge in image.shape)
         kind = np.dtype(image.get_data_dtype()).kind
         _check_claim(shape, np.dtype(image.get_data_dtype()).itemsize, path.stat().st_size, max_gb)
+        image, streams = _from_streams(image, opened)
         if len(shape) > 3 and all(edge == 1 for edge in shape[3:]):
             image, shape = image.slicer[(slice(None),) * 3 + (0,) * (len(shape) - 3)], shape[:3]
         if len(shape) == 3 and kind in "biuf" and min(shape) > 0:
@@ -48,6 +50,7 @@ def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tup
                 over="ignore", invalid="ignore"
             ):  # what does not fit float32 is infinite, and refused below
                 volume = np.asarray(image.dataobj, dtype=np.float32)
+            _read_to_end(streams)
             zooms = tuple(float(edge) for edge in image.header.get_zooms()[:3])
     if len(shape) != 3 or min(shape) <= 0:
         raise VolumeFault(f"must have three dimensions; got shape {shape}")
@@ -55,6 +58,24 @@ def read_scan(path: Path, max_gb: float = 1.0) -> tuple[NDArray[np.float32], tup
         raise VolumeFault(f"must hold numbers; got voxels of type {image.get_data_dtype()}")
     check_contrast(volume, "voxel")
     return volume, (zooms[0], zooms[1], zooms[2])
+
+
+def _from_streams(image: Any, opened: ExitStack) -> tuple[Any, list[Any]]:
+    """The image, to be read from the streams of its compressed files, and these streams, which `opened` closes."""
+    from nibabel.openers import ImageOpener
+
+    endings = tuple(ending for ending in ImageOpener.compress_ext_map if ending)
+    packed = [file for file in image.file_map.values() if str(file.filename).lower().endswith(endings)]
+    for file in packed:
+        file.fileobj = opened.enter_context(ImageOpener(file.filename)).fobj
+    return (type(image).from_file_map(image.file_map) if packed else image), [file.fileobj for file in packed]
+
+
+def _read_to_end(streams: Sequence[Any]) -> None:
+    """Read what is behind the voxels: the checksum of a compressed file stands at its end, and is compared there."""
+    for stream in streams:
+        while stream.read(_CHUNK):
+            pass
 
 
 @contextmanager
