@@ -393,3 +393,60 @@ def test_features_in_another_order_are_joined_by_the_id_that_they_share_with_the
         assert done.exit_code == 0, done.output
         assert ["said", "age", "strong"] in shown(done.output)  # the outputs hold nothing of age
         assert (f"said.csv and {name} are matched by their order" in " ".join(done.output.split())) == by_order
+
+
+def judged(rows, **changed):
+    """Predictions of one model with the label and the test fold that its file gives for them."""
+    rng = np.random.default_rng(0)
+    dx = np.array(["control", "patient"] * 30)
+    table = {"id": np.array([f"p{row}" for row in range(60)]), "dx": dx, "fold": np.arange(60) % 3}
+    table |= {"age": rng.normal(size=60), "logit": rng.normal(size=60) + (dx == "patient")}
+    return {name: values[rows] for name, values in (table | changed).items()}
+
+
+def test_files_with_other_folds_or_labels_than_the_first_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    turned = np.arange(60)[::-1]
+    own = judged(np.arange(60))
+    write(Path("first.csv"), own)
+    write(Path("folds.csv"), judged(turned, fold=(np.arange(60) + (np.arange(60) == 57)) % 3))
+    write(Path("labels.csv"), judged(turned, dx=np.where(np.arange(60) < 2, "patient", own["dx"])))
+    write(Path("same.csv"), judged(turned, fold=np.arange(60) % 3 + 0.0))
+    options = ["--id", "id", "--confounds", "age", "--labels", "dx", "--out", "out"]
+    refused = {
+        ("first.csv", "folds.csv", "--fold", "fold"): "first.csv and folds.csv must have the same test folds to be "
+        "audited together; got 'fold' = 1 in row 2 of folds.csv (id p57) and 0 in first.csv (1 of 60 rows differ). "
+        "Audit them one at a time, or leave out --fold.",
+        ("first.csv", "labels.csv"): "first.csv and labels.csv must have the same labels to be audited together; got "
+        "'dx' = patient in row 59 of labels.csv (id p0) and control in first.csv (1 of 60 rows differ). Audit them "
+        "one at a time.",
+        ("first.csv", "--table", "labels.csv"): "labels.csv and first.csv must have the same labels to be audited "
+        "together; got 'dx' = control in row 0 of first.csv (id p0) and patient in labels.csv (1 of 60 rows differ). "
+        "Correct the one that is wrong, or take 'dx' out of the predictions.",
+    }
+    for arguments, text in refused.items():
+        assert str(run(*arguments, *options).exception) == text
+    for arguments in (("first.csv", "folds.csv"), ("first.csv", "same.csv", "--fold", "fold")):
+        done = run(*arguments, *options)
+        assert done.exit_code == 0, done.output
+
+
+def test_rounded_and_empty_labels_are_no_contradiction(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    score = np.random.default_rng(1).normal(size=60)
+    rounded = np.array([f"{value:.6g}" for value in score])
+    rounded[3] = ""
+    write(Path("first.csv"), judged(np.arange(60), dx=score, logit=score))
+    write(Path("second.csv"), judged(np.arange(60), dx=rounded, logit=-score))
+    done = run("first.csv", "second.csv", "--id", "id", "--confounds", "age", "--labels", "dx", "--out", "out")
+    assert done.exit_code == 0, done.output
+
+
+def test_rows_that_the_first_file_lacks_are_counted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path("few.csv"), judged(np.arange(50)))
+    write(Path("all.csv"), judged(np.arange(60)))
+    done = run("few.csv", "all.csv", "--id", "id", "--confounds", "age", "--labels", "dx", "--out", "out")
+    assert done.exit_code == 0, done.output
+    said = "all: 10 of 60 rows are left out, for few has no row with their id."
+    assert said in " ".join(done.output.split())

@@ -161,3 +161,29 @@ def matched_rows(left: Content, right: Content, key: str | None) -> NDArray[np.i
             f"({len(missing)} of {left.rows} are absent). Add the rows, or leave them out of {left.path.name}."
         )
     return np.array([place[value] for value in left.columns[key].tolist()])
+
+
+@dataclass(frozen=True)
+class JoinedFiles:
+    """The files of an audit as they were read; rows of all of them are matched to those of the first.
+
+    Attributes:
+        predictions: One file for each model, or one for all.
+        table: The table of people; the first of the predictions where there is no other.
+        features: Hidden features.
+        key: The column that joins predictions and table; None where the order of the rows has to do.
+    """
+
+    predictions: tuple[Content, ...]
+    table: Content
+    features: Content | None
+    key: str | None
+
+    @property
+    def first(self) -> Content:
+        """The file that gives the rows and their order."""
+        return self.predictions[0]
+
+    def rows_of(self, other: Content) -> NDArray[np.intp]:
+        """For each row of the first file its row in another."""
+        return matched_rows(self.first, other, self.key)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deconfound.auditing.answers import NamedOutputs
 from deconfound.auditing.class_names import class_order, places_of, sorted_levels
+from deconfound.auditing.contradictions import refuse_other_values
 from deconfound.auditing.files import (
     FAMILIES,
     ID_NAMES,
     Columns,
     Content,
+    JoinedFiles,
     id_column,
     matched_rows,
     output_columns,
@@ -74,6 +75,8 @@ def audit_files(
     arrays, chosen = _outputs(files, outputs, models or {}, skip)
     people_of = repeated_people(files.table.columns) if person is None else None
     columns = _columns(files, [*roles, *([people_of] if people_of else [])])
+    for name in (*labels, *([fold] if fold else [])):
+        refuse_other_values(files, name, columns[name], name == fold)
     high = _positive_levels(files.first, chosen, labels) | dict(positive or {})
     if not classes:
         arrays, classes = _by_names(arrays, chosen, columns, labels)
@@ -89,33 +92,7 @@ def audit_files(
         classes=classes,
         **options,
     )
-    return replace(result, notes=(*result.notes, *_matched_by_order(files)))
-
-
-@dataclass(frozen=True)
-class JoinedFiles:
-    """The files of an audit as they were read; rows of all of them are matched to those of the first.
-
-    Attributes:
-        predictions: One file for each model, or one for all.
-        table: The table of people; the first of the predictions where there is no other.
-        features: Hidden features.
-        key: The column that joins predictions and table; None where the order of the rows has to do.
-    """
-
-    predictions: tuple[Content, ...]
-    table: Content
-    features: Content | None
-    key: str | None
-
-    @property
-    def first(self) -> Content:
-        """The file that gives the rows and their order."""
-        return self.predictions[0]
-
-    def rows_of(self, other: Content) -> NDArray[np.intp]:
-        """For each row of the first file its row in another."""
-        return matched_rows(self.first, other, self.key)
+    return replace(result, notes=(*result.notes, *_matched_by_order(files), *_left_out(files)))
 
 
 def _read(
@@ -165,6 +142,17 @@ def _matched_by_order(files: JoinedFiles) -> list[Note]:
         names.append(features.path.name)
     said = f"rows of {first.path.name} and {', '.join(names)} are matched by their order, for no id joins them."
     return [Note("reading", "note", "", said)] if names else []
+
+
+def _left_out(files: JoinedFiles) -> list[Note]:
+    """A note for each file of predictions that has rows which the first lacks."""
+    names, known = _names([file.path for file in files.predictions]), files.first.rows
+    said = "{}: {} of {} rows are left out, for {} has no row with their {}."
+    return [
+        Note("reading", "note", "", said.format(name, file.rows - known, file.rows, names[0], files.key))
+        for file, name in zip(files.predictions, names, strict=True)
+        if file.rows > known
+    ]
 
 
 def _by_names(
