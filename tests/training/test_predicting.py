@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from deconfound.cli import app
+from deconfound.data import open_table
 from deconfound.errors import OptionError, RunError, TableError
 from deconfound.methods import METHODS
 from deconfound.training.predicting import predict
@@ -178,6 +179,52 @@ def test_rows_that_cannot_be_read_are_refused(run, tmp_path, change, said):
     frame = change(tiny.cohort(12).drop(columns="dx"))
     with pytest.raises(TableError, match=said):
         predict(run[0], tiny.write(tmp_path, frame, "new.csv"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "got"),
+    [
+        (["-2,5"], "-2,5"),
+        (["unreadable"], "unreadable"),
+        (["0.5", "1.5", "unreadable"], "unreadable"),
+        (["0.5", None, "-2,5 mm"], "-2,5 mm"),
+    ],
+)
+def test_text_in_a_feature_of_numbers_is_no_number(run, tmp_path, cells, got):
+    frame = tiny.cohort(len(cells)).drop(columns="dx").assign(f0=cells)
+    said = rf"^f0 must be a number \(or TRUE and FALSE\), as in training; got '{got}'\. Write it as a number"
+    with pytest.raises(TableError, match=said):
+        predict(run[0], tiny.write(tmp_path, frame, "new.csv"))
+    with pytest.raises(TableError, match=said):
+        predict(run[0], frame)
+
+
+def test_one_text_among_many_numbers_is_the_one_that_is_named(run, tmp_path):
+    frame = tiny.cohort(40).drop(columns="dx")
+    frame["f0"] = [*frame["f0"].astype(str)[:-1], "unreadable"]
+    with pytest.raises(TableError, match="got 'f0', which holds 'unreadable'"):
+        predict(run[0], tiny.write(tmp_path, frame, "new.csv"))
+
+
+def test_features_of_booleans_and_levels_are_known_by_name(tmp_path):
+    frame = tiny.cohort(60).assign(
+        smoker=np.arange(60) % 3 == 0, hand=np.array(["left", "right", "both"])[np.arange(60) % 3]
+    )
+    path = tiny.write(tmp_path, frame)
+    tiny.fit(tiny.config(path, tmp_path / "run", training={"epochs": 1}))
+    kept = predict(tmp_path / "run", path).scores
+    turned = tiny.write(tmp_path, frame[frame.columns[::-1]], "turned.csv")
+    assert torch.equal(predict(tmp_path / "run", turned).scores, kept)
+    few = tiny.write(tmp_path, frame[frame["hand"] == "left"], "few.csv")
+    assert torch.allclose(predict(tmp_path / "run", few).scores, kept[::3], atol=1e-6)
+    with pytest.raises(TableError, match=r"smoker must be a number \(or TRUE and FALSE\), as in training; got 'maybe'"):
+        predict(tmp_path / "run", tiny.write(tmp_path, frame.assign(smoker=["True", "maybe"] * 30), "words.csv"))
+
+
+def test_a_source_with_the_features_in_another_order_is_refused(run):
+    frame = tiny.cohort(12)
+    with pytest.raises(TableError, match=r"features of the run in its order, f0, f1, .* 1 more; got f5, f4"):
+        predict(run[0], open_table(frame, id="id", features=[f"f{k}" for k in reversed(range(6))]))
 
 
 def shifted(n=80, shift=2.0, site="Z"):

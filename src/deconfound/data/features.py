@@ -129,7 +129,7 @@ def _named(
                 continue
             coded, note = _coded(name, content[name])
             if not coded or (name in taken and content[name].dtype == object):
-                got = next((cell for cell in content[name].tolist() if cell is not None), None)
+                got = no_number([cell for cell in content[name].tolist() if cell is not None])
                 faults.append(f"data.features must be columns of numbers; got {name!r}, which holds {got!r}.")
             columns |= coded
             notes += [note] if note else []
@@ -158,6 +158,19 @@ def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
     shown = ", ".join(levels[:4]) + (", …" if len(levels) > 4 else "")
     note = SourceNote("coded", name, f"{name} is text with {len(levels)} levels ({shown}): one 0/1 feature for each")
     return _indicators(name, cells, levels), note
+
+
+def no_number(cells: Sequence[Any]) -> Any:
+    """The first cell that is neither a number nor TRUE or FALSE; the first of all if there is none."""
+    return next((cell for cell in cells if not _reads_as_number(str(cell))), cells[0] if cells else None)
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.lower() in ("true", "false")
+    return True
 
 
 def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Columns:
