@@ -11,7 +11,7 @@ import torch
 from deconfound.auditing import comparison_page, comparison_sentences
 from deconfound.auditing.figures import Value
 from deconfound.auditing.forest import Panel, forest
-from deconfound.errors import DeconfoundWarning, OptionError
+from deconfound.errors import DeconfoundWarning, OptionError, RunError
 from deconfound.metrics import within_group_dcor_sqr
 from deconfound.training.comparison import compare, entries
 from deconfound.training.jobs import open_runs, plan
@@ -139,6 +139,22 @@ def test_a_comparison_that_cannot_be_made_is_refused_before_training(tmp_path):
         "bootstraps must be at least",
     ):
         assert said in str(caught.value)
+
+
+def test_a_run_and_a_comparison_do_not_share_a_folder(compared, tmp_path):
+    _, config, _, _ = compared
+    with pytest.raises(RunError, match="must be empty or hold a run; got a folder with other files"):
+        tiny.fit(config)
+    path = tiny.write(tmp_path)
+    options = {"methods": ["none"], "permutations": 39, "bootstraps": 40}
+    both = tiny.config(path, tmp_path / "run", compare=options, training={"epochs": 1})
+    tiny.fit(both)
+    before = {item: item.read_bytes() for item in (tmp_path / "run").rglob("*") if item.is_file()}
+    with pytest.raises(RunError, match=r"got a run of `fit`, .* such as run\.folder=.*run-compare after the config"):
+        compare(both)
+    assert {item: item.read_bytes() for item in (tmp_path / "run").rglob("*") if item.is_file()} == before
+    assert not (tmp_path / "run" / "none-seed-0").exists()
+    assert compare(both, f"run.folder={tmp_path / 'compare'}").files[0].exists()
 
 
 def test_the_figure_holds_every_value_and_survives_missing_ones():

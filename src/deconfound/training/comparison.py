@@ -12,7 +12,7 @@ import numpy as np
 
 from deconfound.auditing import Audit, comparison_page, comparison_sentences
 from deconfound.data.files import read_json, write_json, write_text
-from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, RunError
 from deconfound.methods import METHODS
 from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
@@ -24,7 +24,7 @@ from deconfound.training.jobs import OnProgress, open_runs, raise_if_failed, tra
 from deconfound.training.origin import provenance
 from deconfound.training.outputs import confound_columns, left, read_fold_outputs
 from deconfound.training.problem import Problem
-from deconfound.training.run_folder import RESULTS, FoldFolder, RunFolder, gather, open_run
+from deconfound.training.run_folder import ABOUT, RESULTS, FoldFolder, RunFolder, gather, open_run
 from deconfound.training.workers import Cluster, JobResult
 
 FORMAT, VERSION = "deconfound-comparison", 1
@@ -104,6 +104,7 @@ def compare(
         - compare.seeds must be at least 0; got -1.
     """
     chosen = chosen_config(config, overrides, source, skip_bad)
+    _check_folder(Path(chosen.run.folder))
     lines = entries(chosen)
     problems = open_runs([run for line in lines for run in line.runs.values()], progress, source)
     with working_on([chosen.run.folder, *(problem.config.run.folder for problem in problems)]):
@@ -126,6 +127,15 @@ def compare(
     files = (folder / RESULTS, folder / REPORT)
     sentences = (*_other_base(lines[0].name, whole[0].name), *comparison_sentences(content))
     return Comparison(folder, content["lines"], audited, sentences, content, files, tuple(failed))
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse the folder of a run of `fit`: its `results.json` would be replaced."""
+    if (folder / ABOUT).exists():
+        raise RunError(
+            f"{folder} must be new or hold a comparison; got a run of `fit`, whose {RESULTS} would be replaced. Set "
+            f"run.folder to another one, such as run.folder={folder}-compare after the config."
+        )
 
 
 def entries(config: Config) -> list[Entry]:
