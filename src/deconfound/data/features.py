@@ -91,6 +91,30 @@ def open_table(
     return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files)
 
 
+def check_same_features(known: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse features that are not the run's: text where it had numbers is coded by level, as 0/1 under other names."""
+    if not len(known) or not len(names) or list(names) == list(known):
+        return
+    faults = []
+    for name in known:
+        levels = [each[len(name) + 1 : -1] for each in names if each.startswith(f"{name}[") and each not in known]
+        if name not in names and levels:
+            faults.append(
+                f"{name} must be a number (or TRUE and FALSE), as in training; got {_no_number(levels)!r}. Write it as "
+                "a number with a decimal point, or leave the cell empty where the value is not known."
+            )
+    if not faults:
+        faults.append(
+            f"samples must have the features of the run in its order, {_first(known)}; got {_first(names)}. Name and "
+            "order them as in training."
+        )
+    raise TableError("\n".join(faults))
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def _by_default(path: Path, content: Columns, taken: set[str], dropped: set[str]) -> tuple[Columns, list[SourceNote]]:
     """Every column that can be a feature and has no other role, coded; and what became of the others."""
     columns: Columns = {}
@@ -129,7 +153,7 @@ def _named(
                 continue
             coded, note = _coded(name, content[name])
             if not coded or (name in taken and content[name].dtype == object):
-                got = no_number([cell for cell in content[name].tolist() if cell is not None])
+                got = _no_number([cell for cell in content[name].tolist() if cell is not None])
                 faults.append(f"data.features must be columns of numbers; got {name!r}, which holds {got!r}.")
             columns |= coded
             notes += [note] if note else []
@@ -160,7 +184,7 @@ def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
     return _indicators(name, cells, levels), note
 
 
-def no_number(cells: Sequence[Any]) -> Any:
+def _no_number(cells: Sequence[Any]) -> Any:
     """The first cell that is neither a number nor TRUE or FALSE; the first of all if there is none."""
     return next((cell for cell in cells if not _reads_as_number(str(cell))), cells[0] if cells else None)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deconfound.data import Source, check_finite, csv_text, write_text
-from deconfound.data.features import no_number
+from deconfound.data.features import check_same_features
 from deconfound.design import Assumed, Design
 from deconfound.design.table import level_text
 from deconfound.errors import DeconfoundError, OptionError, RunError, TableError
@@ -226,33 +226,9 @@ def _new_rows(
         )
     else:
         source = given_source(table, named_columns(config), config.data.model_copy(update=known))
-    _check_inputs(about["inputs"], getattr(source, "names", ()))
+    check_same_features(about["inputs"], getattr(source, "names", ()))
     check_finite(source, config.data.missing_features, "data.missing_features")
     return source
-
-
-def _check_inputs(known: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse features that are not the run's: text where it had numbers is coded by level, as 0/1 under other names."""
-    if not len(known) or not len(names) or list(names) == list(known):
-        return
-    faults = []
-    for name in known:
-        levels = [each[len(name) + 1 : -1] for each in names if each.startswith(f"{name}[") and each not in known]
-        if name not in names and levels:
-            faults.append(
-                f"{name} must be a number (or TRUE and FALSE), as in training; got {no_number(levels)!r}. Write it as "
-                "a number with a decimal point, or leave the cell empty where the value is not known."
-            )
-    if not faults:
-        faults.append(
-            f"samples must have the features of the run in its order, {_first(known)}; got {_first(names)}. Name and "
-            "order them as in training."
-        )
-    raise TableError("\n".join(faults))
-
-
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _fold_scores(
