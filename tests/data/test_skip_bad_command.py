@@ -1,5 +1,6 @@
 """Bad scans on the command line: refused together, or left out and named with `--skip-bad`."""
 
+import pandas as pd
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -45,6 +46,10 @@ def test_fit_and_predict_go_on_without_bad_scans_and_name_each_once(study):
     assert text.count("warning: 2 left out, 22 scans remain:") == 1
     assert text.count("participants.tsv: sub-05 has no scan") == 1
     assert text.count("sub-03_T1w.nii.gz: cannot be read") == 1
+    rows = pd.concat([pd.read_csv(path) for path in study.glob("run/fold-*/predictions.csv")]).set_index("row")
+    people = pd.read_csv("study/participants.tsv", sep="\t")["participant_id"]
+    assert rows["participant_id"].sort_index().tolist() == people.drop([2, 4]).tolist()
+    assert rows.index.sort_values().tolist() == people.drop([2, 4]).index.tolist()
     text = said("predict", "run", "study/participants.tsv", "--images", "study", "--skip-bad", "--out", "new.csv")
     assert text.count("warning: 2 left out, 22 scans remain:") == 1
     assert len((study / "new.csv").read_text().splitlines()) == 23

@@ -21,11 +21,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Listing:
-    """Scans with their rows, what is wrong with the matching, and the files that the rows come from."""
+    """Scans with their rows, what is wrong with the matching, and the files that the rows come from.
+
+    `numbers` are the rows of the table as given, and `names` what `path_column` calls each scan there, if one does.
+    """
 
     paths: list[Path]
     rows: list[Row]
     faults: list[str]
+    numbers: list[int]
+    path_column: str | None = None
+    names: Sequence[str] = ()
     tables: tuple[Path, ...] = ()
 
 
@@ -42,6 +48,7 @@ def list_bids(root: Path, table: Columns | None, pattern: str, text: Sequence[st
         raise TableError(f"{source}: {lacking[0]}")
     by_session = next((name for name in ("session_id", "session") if name in columns), None)
     people: dict[tuple[str, str | None], Row] = {}
+    number_of: dict[tuple[str, str | None], int] = {}
     faults = []
     for number, row in enumerate(_rows(columns)):
         key = (_label(row["participant_id"], "sub"), _label(row[by_session], "ses") if by_session else None)
@@ -50,10 +57,10 @@ def list_bids(root: Path, table: Columns | None, pattern: str, text: Sequence[st
         elif key in people:
             faults.append(f"{source}: row {number} is a second row of {_name(key)}")
         else:
-            people[key] = row
+            people[key], number_of[key] = row, number
     files = sorted(path for path in root.glob(f"sub-*/**/{pattern}") if path.name.startswith("sub-"))
     sessions: dict[str, dict[str, Row]] = {}
-    paths, rows, seen = [], [], set()
+    paths, rows, numbers, seen = [], [], [], set()
     for path in files:
         person, session = _entity(path, "sub"), _entity(path, "ses")
         assert person is not None
@@ -67,11 +74,14 @@ def list_bids(root: Path, table: Columns | None, pattern: str, text: Sequence[st
         row = people[key] | {k: v for k, v in sessions[person].get(session or "", {}).items() if not is_missing(v)}
         row |= {"participant_id": f"sub-{person}"} | ({"session_id": f"ses-{session}"} if session else {})
         paths.append(path)
+        numbers.append(number_of[key])
         rows.append({**row, "path": path.relative_to(root).as_posix()})
     faults += [f"{source}: {_name(key)} has no scan {pattern} in {root}" for key in people if key not in seen]
     for row in rows:
         row.setdefault("person", row["participant_id"])
-    return Listing(paths, rows, faults)
+    if len(set(numbers)) < len(numbers):  # a row with several scans cannot tell them apart
+        numbers = list(range(len(paths)))
+    return Listing(paths, rows, faults, numbers)
 
 
 def list_paths(columns: Columns, path_column: str, folder: Path) -> Listing:
@@ -80,7 +90,7 @@ def list_paths(columns: Columns, path_column: str, folder: Path) -> Listing:
     if lacking:
         raise TableError(lacking[0])
     rows = _rows(columns)
-    paths, kept, faults = [], [], []
+    paths, kept, numbers, faults = [], [], [], []
     count = Counter(str(row[path_column]) for row in rows)
     seen: set[str] = set()
     for number, row in enumerate(rows):
@@ -94,9 +104,11 @@ def list_paths(columns: Columns, path_column: str, folder: Path) -> Listing:
             continue
         paths.append(folder / text)
         kept.append(row)
+        numbers.append(number)
         if "participant_id" in row:
             row.setdefault("person", row["participant_id"])
-    return Listing(paths, kept, faults)
+    names = [str(row[path_column]) for row in kept]
+    return Listing(paths, kept, faults, numbers, path_column, names)
 
 
 def _rows(columns: Mapping[str, NDArray[Any]]) -> list[Row]:

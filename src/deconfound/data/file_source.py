@@ -30,12 +30,17 @@ class FileSource:
         paths: The files.
         skipped: What was left out under `skip_bad`, one sentence each.
         made: How many files were read by this call; the others came from the cache.
+        row_numbers: The row of the table as given, for each file; its place among the scans of a BIDS folder where
+            several of them share a row.
+        path_column: The column that names the files; None for a BIDS folder.
+        file_names: What that column calls each file.
     """
 
     def __init__(
         self, volumes: StoredVolumes, places: NDArray[np.intp], shape: tuple[int, ...], table: dict[str, NDArray[Any]],
         paths: Sequence[Path], fingerprint: str, skipped: Sequence[str], made: int,
-        content: Callable[[], list[str]],
+        content: Callable[[], list[str]], row_numbers: NDArray[np.intp], path_column: str | None,
+        file_names: Sequence[str],
     ) -> None:  # fmt: skip
         self._volumes, self._places, self._content, self._then = volumes, places, content, content()
         self.table: Mapping[str, Any] = table
@@ -44,6 +49,9 @@ class FileSource:
         self.paths = tuple(paths)
         self.skipped = tuple(skipped)
         self.made = made
+        self.row_numbers = row_numbers
+        self.path_column = path_column
+        self.file_names = tuple(file_names)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -105,7 +113,12 @@ def open_files(listing: Listing, read: Callable[[Path], NDArray[Any]], how: Read
     mark = digest([how.settings, list(how.stored_shape), how.dtype, [digests[item] for item in good], texts])
     paths = [listing.paths[item] for item in good]
     places = np.array(good, dtype=np.intp)
-    return FileSource(cached.volumes, places, how.shape, columns, paths, mark, faults, cached.made, content)
+    numbers = np.array(listing.numbers, dtype=np.intp)[places]
+    file_names = [listing.names[item] for item in good] if listing.path_column else []
+    return FileSource(
+        cached.volumes, places, how.shape, columns, paths, mark, faults, cached.made, content, numbers,
+        listing.path_column, file_names,
+    )  # fmt: skip
 
 
 def _report(faults: list[str], good: int, how: Reading) -> None:

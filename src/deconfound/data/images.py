@@ -76,7 +76,11 @@ def open_images(
     if column in columns:
         columns[column] = np.array([_found(folder, cell) for cell in texts[column].tolist()], dtype=object)
     listing = list_paths(columns, column, folder)
-    listing = replace(listing, tables=(Path(table),) if isinstance(table, str | Path) else ())
+    listing = replace(
+        listing,
+        names=texts[column][listing.numbers].tolist(),  # as the table has them, without the endings that were found
+        tables=(Path(table),) if isinstance(table, str | Path) else (),
+    )
     shape = (3 if channels == "rgb" else 1, height, width)
 
     def read(file: Path) -> NDArray[Any]:

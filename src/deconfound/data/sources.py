@@ -28,7 +28,8 @@ class Source(Protocol):
         table: Column name → values, one per sample.
         shape: The shape of one sample, without the batch axis.
         fingerprint: A digest of the content: a run that is resumed refuses other data. A source whose content may
-            change has a method `current_fingerprint()` as well: the same digest of what is there now.
+            change has a method `current_fingerprint()` as well: the same digest of what is there now. A source that
+            leaves out rows of its table has `row_numbers`: for each sample, its row in the table as given.
     """
 
     table: Mapping[str, Any]

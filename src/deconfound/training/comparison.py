@@ -273,7 +273,8 @@ def _measured(runs: Mapping[int, RunFolder], problems: Mapping[int, Problem]) ->
         for fold in run.folds:
             result = fold.checked()
             values = dict(result["metrics"])
-            for space, each in left(read_fold_outputs(fold, problem.task), confounds, problem).items():
+            said, tested = read_fold_outputs(fold, problem.task), problem.folds[fold.number].test
+            for space, each in left(said, tested, confounds, problem).items():
                 values |= {f"left/{space}/{name}": value for name, value in each.items()}
             for name, value in values.items():
                 found.setdefault(name, {})[result["test_rows"], seed] = float("nan") if value is None else value

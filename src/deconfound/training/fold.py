@@ -29,8 +29,17 @@ from deconfound.training.batches import held_out, loader
 from deconfound.training.config import Config
 from deconfound.training.fold_data import FoldData, Part, fold_data
 from deconfound.training.losses import chance_loss, criterion
-from deconfound.training.problem import Problem, id_column
-from deconfound.training.run_folder import CHECKPOINT, FEATURES, LAST, PREDICTIONS, FoldFolder, RunFolder
+from deconfound.training.problem import Problem, id_column, row_numbers
+from deconfound.training.run_folder import (
+    CHECKPOINT,
+    FEATURES,
+    LAST,
+    PREDICTIONS,
+    ROW,
+    ROW_OF_TABLE,
+    FoldFolder,
+    RunFolder,
+)
 from deconfound.training.samples import Predictions, outputs_of
 from deconfound.training.scaling import in_units
 from deconfound.training.sources import current_fingerprint
@@ -107,14 +116,18 @@ def _run(problem: Problem, run: RunFolder, folder: FoldFolder, on_epoch: Any) ->
         "metrics": {key: None if value != value else value for key, value in measured.items()},
         "seconds": round(time.monotonic() - start, 3),
     }
-    written = folder.write(_files(trained, logits, said.features, norm), result)
+    by_table = run.about.get(ROW) == ROW_OF_TABLE
+    numbers = (row_numbers(problem.source) if by_table else np.arange(len(problem.source)))[data.test.rows]
+    written = folder.write(_files(trained, numbers, logits, said.features, norm), result)
     for last in folder.path.glob(f"*{LAST}"):
         last.unlink()
     return written
 
 
-def _files(trained: Trained, logits: Tensor, features: Tensor | None, norm: WScores | None) -> dict[str, bytes]:
-    """The content of every file of a finished fold but its result."""
+def _files(
+    trained: Trained, numbers: NDArray[Any], logits: Tensor, features: Tensor | None, norm: WScores | None
+) -> dict[str, bytes]:
+    """The content of every file of a finished fold but its result; `numbers` are what its test rows are called."""
     data, history = trained.data, trained.kept["history"]
     scaling = {
         "inputs": data.scaler.to_dict(),
@@ -127,12 +140,12 @@ def _files(trained: Trained, logits: Tensor, features: Tensor | None, norm: WSco
         "design.json": json.dumps(data.design.to_dict(), indent=1, ensure_ascii=False).encode(),
         "scaling.json": json.dumps(scaling, indent=1).encode(),
         "history.csv": csv_text({key: [row[key] for row in history] for key in history[0]}).encode(),
-        PREDICTIONS: _predictions(data.problem, data.test, logits).encode(),
+        PREDICTIONS: _predictions(data.problem, data.test, numbers, logits).encode(),
         CHECKPOINT: saved.getvalue(),
     }
     if data.problem.config.run.features and features is not None:
         arrays = io.BytesIO()
-        np.savez_compressed(arrays, features=features.numpy(), row=data.test.rows)
+        np.savez_compressed(arrays, features=features.numpy(), row=numbers)
         files[FEATURES] = arrays.getvalue()
     return files
 
@@ -212,12 +225,12 @@ def _outputs(method: Method, data: FoldData, part: Part) -> Predictions:
     return replace(said, logits=said.logits.reshape(len(part.rows), -1).double())
 
 
-def _predictions(problem: Problem, part: Part, logits: Tensor) -> str:
+def _predictions(problem: Problem, part: Part, numbers: NDArray[Any], logits: Tensor) -> str:
     """The test rows with their labels, confounds and outputs: a table that `deconfound audit` reads by itself."""
     task, person = problem.task, problem.config.data.person
     key = id_column(problem.config, problem.source)
     names = dict.fromkeys([*task.labels, *problem.confounds, *([person] if person else [])])
-    known = {"row": part.rows.tolist(), key or "id": problem.id_of(part.rows)}
+    known = {"row": numbers.tolist(), key or "id": problem.id_of(part.rows)}
     known |= {name: _cells(problem.source.table[name], part.rows) for name in names if name not in known}
     return csv_text({**known, **prediction_table(task, logits)})
 

@@ -23,7 +23,7 @@ from deconfound.metrics.conditional import SMALLEST_GROUP
 from deconfound.metrics.distance import u_distance_correlation_sqr
 from deconfound.training.problem import Problem
 from deconfound.training.run_folder import FEATURES, PREDICTIONS, FoldFolder, RunFolder, open_run
-from deconfound.training.splits import stratum_codes
+from deconfound.training.splits import RowNumbers, stratum_codes
 from deconfound.training.step import threads
 from deconfound.training.tasks import Task, output_columns
 
@@ -60,7 +60,7 @@ class RunOutputs:
     """The out-of-fold outputs of a run with their table: the arguments of `dc.audit`.
 
     Attributes:
-        rows: Row numbers in the source, of the rows that have finite outputs.
+        rows: Row numbers in the table as given, of the rows that have finite outputs.
         outputs: `(n, outputs)`, in the order of the rows.
         table: Labels, confounds, person and the test fold of each row.
         confounds: Columns that should not be there.
@@ -180,13 +180,16 @@ def confound_columns(problem: Problem) -> list[Column]:
     return [column(name, problem.source.table[name], kinds.get(name)) for name in problem.confounds]
 
 
-def left(said: FoldOutputs, confounds: list[Column], problem: Problem) -> dict[str, dict[str, float | None]]:
+def left(
+    said: FoldOutputs, tested: RowNumbers, confounds: list[Column], problem: Problem
+) -> dict[str, dict[str, float | None]]:
     """dcor² of the outputs and of the features with each confound, within label groups of the test rows.
 
+    `tested` are these rows in the source, which may have left out rows of the table that `said` counts.
     None where it cannot be measured: a confound that does not vary there, or label groups of fewer than four rows.
     """
     known = np.isfinite(said.outputs).all(1)
-    rows = said.rows[known]
+    rows = tested[known]
     labels = problem.codes[rows]
     groups = torch.from_numpy(stratum_codes([labels[:, k] for k in range(labels.shape[1])]))
     spaces = {"outputs": said.outputs} | ({} if said.features is None else {"features": said.features})

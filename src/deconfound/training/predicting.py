@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from deconfound.training.config import Config
 from deconfound.training.dry_run import blank_setting
 from deconfound.training.jobs import OnProgress, Progress
 from deconfound.training.new_sites import Unseen, methods_for_rows, predicted, with_policy
-from deconfound.training.problem import id_column, names_in
+from deconfound.training.problem import id_column, ids_in, names_in, row_numbers
 from deconfound.training.run_folder import (
     CHECKPOINT,
     NEVER_TESTED,
@@ -147,7 +147,8 @@ def predict(
         scores.append(score)
         adapted += [f"fold {each.number}, {sentence}" for sentence in told]
         if method_named(config.method.name).reads_confounds or config.training.w_scores:
-            for value in design.assumed(source.table):
+            for found in design.assumed(source.table):
+                value = replace(found, rows=tuple(row_numbers(source)[list(found.rows)].tolist()))
                 unknown.setdefault(value, []).append(each.number)
         if progress is not None:
             progress(Progress("predicting", done + 1, len(folds), f"fold {each.number}"))
@@ -155,7 +156,7 @@ def predict(
     mean = stacked.mean(0)
     spread = stacked.std(0) if len(scores) > 1 else torch.full_like(mean, float("nan"))
     key = id_column(config, source)
-    ids = tuple(names_in(source.table[key] if key else range(len(source))))
+    ids = tuple(names_in(ids_in(source, key)))
     seen = _seen(opened, source, [name for name in (key, config.data.person) if name])  # row numbers are no ids
     asked = [each.number for each in folds]
     assumed = (*(_assumption(value, numbers, asked) for value, numbers in unknown.items()), *adapted)
@@ -205,9 +206,10 @@ def _seen(run: RunFolder, source: Source, columns: Sequence[str]) -> int:
                 names |= {line[column] for line in fold.lines(PREDICTIONS) if line.get(column)}
         known = {without_zeros(name) for name in names}
         if column in source.table:
-            cells = np.asarray(source.table[column]).tolist()
-            found = [{without_zeros(text) for text in (str(cell), level_text(cell))} for cell in cells]
-            seen |= [not known.isdisjoint(texts) for texts in found]
+            # Runs of earlier versions name images with their endings.
+            for cells in (ids_in(source, column).tolist(), np.asarray(source.table[column]).tolist()):
+                found = [{without_zeros(text) for text in (str(cell), level_text(cell))} for cell in cells]
+                seen |= [not known.isdisjoint(texts) for texts in found]
     return int(seen.sum())
 
 

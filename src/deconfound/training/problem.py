@@ -103,13 +103,28 @@ class Problem:
 
     def id_of(self, rows: RowNumbers) -> list[str]:
         """A name for each row: its id, or its number in the table."""
-        key = id_column(self.config, self.source)
-        return names_in(rows if key is None else np.asarray(self.source.table[key])[rows])
+        return names_in(ids_in(self.source, id_column(self.config, self.source))[rows])
 
 
 def id_column(config: Config, source: Source) -> str | None:
-    """The column that names the rows of a source: the config's, or one that is called so."""
-    return next((name for name in (config.data.id, *ID_COLUMNS) if name and name in source.table), None)
+    """The column that names the rows of a source: the config's, one that is called so, or that of its files."""
+    names = (config.data.id, *ID_COLUMNS, getattr(source, "path_column", None))
+    return next((name for name in names if name and name in source.table), None)
+
+
+def ids_in(source: Source, column: str | None) -> NDArray[Any]:
+    """The names of all rows in this column as the table given has them; without a column their numbers there."""
+    if column is None:
+        return row_numbers(source)
+    if column == getattr(source, "path_column", None):  # the source adds endings to the names of images
+        return np.array(getattr(source, "file_names", ()), dtype=object)
+    return np.asarray(source.table[column])
+
+
+def row_numbers(source: Source) -> NDArray[Any]:
+    """The row of each sample in the table as given, which may have more rows than the source."""
+    numbers: NDArray[Any] | None = getattr(source, "row_numbers", None)
+    return np.arange(len(source)) if numbers is None else numbers
 
 
 def names_in(column: Any) -> list[str]:

@@ -15,12 +15,14 @@ from deconfound.networks.packages import imported, module_folder, source_digest
 from deconfound.networks.pretrained import weights_digest
 from deconfound.training.fold import follower
 from deconfound.training.origin import provenance
-from deconfound.training.problem import Problem, id_column, names_in
+from deconfound.training.problem import Problem, id_column, ids_in, names_in
 from deconfound.training.run_folder import (
     ABOUT,
     CONFIG,
     FORMAT,
     NEVER_TESTED,
+    ROW,
+    ROW_OF_TABLE,
     VERSION,
     RunFolder,
     config_text,
@@ -67,6 +69,7 @@ def start_run(problem: Problem) -> RunFolder:
             "inputs": list(getattr(problem.source, "names", ())),
             "folds": [fold.name for fold in problem.folds],
             NEVER_TESTED: _never_tested(problem),
+            ROW: ROW_OF_TABLE,
             "provenance": provenance(config.run.seed, problem.source.fingerprint),
         }
         write_json(folder / ABOUT, signed(about))
@@ -83,7 +86,7 @@ def _never_tested(problem: Problem) -> dict[str, list[str]]:
     tested = np.concatenate([fold.test for fold in problem.folds])
     rows = np.setdiff1d(np.flatnonzero(~np.isnan(problem.codes).any(axis=1)), tested)
     columns = [name for name in (id_column(problem.config, problem.source), problem.config.data.person) if name]
-    cells = {name: names_in(np.asarray(problem.source.table[name])[rows]) for name in columns}
+    cells = {name: names_in(ids_in(problem.source, name)[rows]) for name in columns}
     return {name: [each for each in dict.fromkeys(names) if each] for name, names in cells.items()}
 
 

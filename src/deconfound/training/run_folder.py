@@ -28,6 +28,10 @@ FORMAT, VERSION = "deconfound-run", 2
 ABOUT, RESULT, RESULTS, CONFIG = "run.json", "result.json", "results.json", "config.yaml"
 # In run.json: ids and people of the rows that every fold is trained on, by column.
 NEVER_TESTED = "never_tested"
+# What the column `row` of predictions counts: rows of the table as given, or, where run.json does not say so, of the
+# source, as earlier versions did. All folds of a run must count alike.
+ROW = "row"
+ROW_OF_TABLE = "table"
 CHECKPOINT, LAST, PREDICTIONS, FEATURES = "checkpoint.pt", "last.ckpt", "predictions.csv", "features.npz"
 
 
@@ -163,7 +167,7 @@ def gather(run: RunFolder, more: Mapping[str, Any] | None = None) -> dict[str, A
     kept = ("run", "files", "sha256", "seconds")
     folds = [{key: value for key, value in result.items() if key not in kept} for result in results]
     seconds = {str(result["fold"]): result["seconds"] for result in results}
-    about = {key: value for key, value in run.about.items() if key not in ("sha256", "config", NEVER_TESTED)}
+    about = {key: value for key, value in run.about.items() if key not in ("sha256", "config", NEVER_TESTED, ROW)}
     content = {**about, "folds": folds, "metrics": summary(folds), "seconds": seconds, **(more or {})}
     write_json(run.path / RESULTS, content)
     return content
