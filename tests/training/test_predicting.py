@@ -227,6 +227,15 @@ def test_a_source_with_the_features_in_another_order_is_refused(run):
         predict(run[0], open_table(frame, id="id", features=[f"f{k}" for k in reversed(range(6))]))
 
 
+def test_a_table_without_rows_is_refused_and_a_single_row_is_called_one(run, tmp_path):
+    frame = tiny.cohort(12).drop(columns="dx")
+    with pytest.raises(TableError, match=r"table must have at least one row to predict; got none\. Check how"):
+        predict(run[0], frame.head(0))
+    path = tiny.write(tmp_path, frame.head(1), "new.csv")
+    done = CliRunner().invoke(app, ["predict", str(run[0]), str(path), "--out", str(tmp_path / "one.csv")])
+    assert "one.csv, 1 row\n" in done.output
+
+
 def shifted(n=80, shift=2.0, site="Z"):
     """People of a new site, whose features lie higher."""
     frame = tiny.cohort(n, seed=5).assign(id=[f"new{i}" for i in range(n)], site=site)

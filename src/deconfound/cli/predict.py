@@ -69,4 +69,5 @@ def predict(
             "are not those of new people",
             style="yellow",
         )
-    console.print(f"wrote {out}, {len(found.ids)} rows", highlight=False, markup=False, soft_wrap=True)
+    rows = "row" if len(found.ids) == 1 else "rows"
+    console.print(f"wrote {out}, {len(found.ids)} {rows}", highlight=False, markup=False, soft_wrap=True)

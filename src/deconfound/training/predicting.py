@@ -228,6 +228,8 @@ def _new_rows(
         )
     else:
         source = given_source(table, named_columns(config), config.data.model_copy(update=known))
+    if not len(source):
+        raise TableError("table must have at least one row to predict; got none. Check how its rows were chosen.")
     check_same_features(about["inputs"], getattr(source, "names", ()))
     check_finite(source, config.data.missing_features, "data.missing_features")
     return source
