@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from deconfound.data.sources import Source
-from deconfound.errors import OptionError, RunError, TableError
+from deconfound.errors import DeconfoundWarning, OptionError, RunError, TableError
 from deconfound.metrics.performance import auc
 from deconfound.training.outputs import audit_folders
 from deconfound.training.problem import open_problem
@@ -145,9 +145,23 @@ def test_features_and_people_are_joined_by_id_in_the_order_of_the_people(tmp_pat
     features = frame[["id", *(f"f{k}" for k in range(6))]].sample(frac=1, random_state=0)
     source = tiny.write(tmp_path, features, "features.csv")
     people = tiny.write(tmp_path, frame[["id", "dx", "age", "sex", "site"]].iloc[10:], "people.csv")
-    problem = open_problem(tiny.config(source, tmp_path / "run", data={"table": str(people)}))
+    with pytest.warns(DeconfoundWarning, match=r"^10 of 72 rows of features\.csv have no partner by 'id' and are left"):
+        problem = open_problem(tiny.config(source, tmp_path / "run", data={"table": str(people)}))
     assert list(problem.source.table["id"]) == frame["id"].tolist()[10:]
     assert np.allclose(problem.source.read(np.array([0]))[0], frame[[f"f{k}" for k in range(6)]].to_numpy()[10])
+
+
+def test_people_without_features_are_counted_and_the_rows_of_the_others_stay(tmp_path):
+    frame = tiny.cohort()
+    source = tiny.write(tmp_path, frame[["id", *(f"f{k}" for k in range(6))]].iloc[:-2].drop(index=[3]), "features.csv")
+    people = tiny.write(tmp_path, frame[["id", "dx", "age", "sex", "site"]].drop(index=[7]), "people.csv")
+    config = tiny.config(source, tmp_path / "run", data={"table": str(people)}, method={"name": "none"})
+    counts = r"1 of 69 rows of features\.csv and 3 of 71 rows of people\.csv have no partner .* 68 rows remain"
+    with pytest.warns(DeconfoundWarning, match=counts):
+        tiny.fit(config)
+    said = pd.concat([pd.read_csv(tmp_path / "run" / f"fold-{k}" / "predictions.csv", dtype=str) for k in range(2)])
+    given = pd.read_csv(people, dtype=str)["id"]
+    assert said["id"].tolist() == given[said["row"].astype(int)].tolist()
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def open_table(
 
     Args:
         path: CSV, TSV, Parquet or XLSX, one row per sample; or a DataFrame.
-        table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used.
+        table: The table of people, if labels and confounds are not in `path`; its rows that `path` has are used, and a
+            warning counts the others.
         id: The column that joins the two; it is kept as text. The one they share if None.
         features: Columns, globs or `column[level]` of `path`; every column without a role if None, except those that
             are called like names of rows or people (`IDENTIFIERS`).
@@ -68,9 +69,10 @@ def open_table(
     text = [*text, *([id] if id else [])]
     people = None if table is None else read_table(table, text)
     content = read_table(given, text)
+    numbers = None
     if people is not None:
         assert id is not None
-        content, people = join(path, content, Path(str(table)), people, id)
+        content, people, numbers = join(path, content, Path(str(table)), people, id)
     elif id in content:
         join_positions(path, content[id], id)
     taken = {*roles, *([id] if id else [])}
@@ -86,9 +88,9 @@ def open_table(
     everything = {**(people or {}), **{name: column for name, column in content.items() if name not in (people or {})}}
     if not isinstance(given, str | Path):
         content_digest = digest({name: repr(cells.tolist()) for name, cells in everything.items()})
-        return ArraySource(values, everything, content_digest, tuple(columns), tuple(notes))
+        return ArraySource(values, everything, content_digest, tuple(columns), tuple(notes), row_numbers=numbers)
     files = [path, *([Path(str(table))] if table else [])]
-    return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files)
+    return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files, numbers)
 
 
 def check_same_features(known: Sequence[str], names: Sequence[str]) -> None:

@@ -72,6 +72,7 @@ class ArraySource:
         names: One for each feature where the array holds columns of a table; else empty.
         notes: What was done with columns that are no numbers, one record each.
         files: Where the content lies, in the order in which the fingerprint was made of it.
+        row_numbers: The row of each sample in the table of people, where some of its rows were left out.
     """
 
     values: NDArray[Any]
@@ -80,6 +81,7 @@ class ArraySource:
     names: Sequence[str] = ()
     notes: Sequence[SourceNote] = ()
     files: Sequence[Path] = ()
+    row_numbers: NDArray[np.intp] | None = None
 
     def __post_init__(self) -> None:
         self.shape: tuple[int, ...] = self.values.shape[1:]

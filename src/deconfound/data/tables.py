@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -22,7 +23,7 @@ from deconfound.design.table import (
     plain,
     read_columns,
 )
-from deconfound.errors import OptionError, TableError, need
+from deconfound.errors import DeconfoundWarning, OptionError, TableError, need
 
 Columns = dict[str, NDArray[Any]]
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
@@ -141,8 +142,10 @@ def csv_text(columns: Mapping[str, Sequence[Any]], guard_formulas: bool = False)
     return text.getvalue()
 
 
-def join(path: Path, content: Columns, table_path: Path, people: Columns, id: str) -> tuple[Columns, Columns]:
-    """The rows that both tables have, in the order of the table of people."""
+def join(
+    path: Path, content: Columns, table_path: Path, people: Columns, id: str
+) -> tuple[Columns, Columns, NDArray[np.intp]]:
+    """The rows that both tables have, in the order of the table of people, and their numbers there."""
     for where, columns in ((path, content), (table_path, people)):
         faults = absent_columns([id], list(columns), f"data.id in {where.name}")
         if faults:
@@ -157,9 +160,20 @@ def join(path: Path, content: Columns, table_path: Path, people: Columns, id: st
             f"({first!r} there, {other!r} here)."
         )
     order = np.array([place[name] for name in people[id][both].tolist()], dtype=np.intp)
-    return {name: column[order] for name, column in content.items()}, {
-        name: column[both] for name, column in people.items()
-    }
+    _tell_left_out({path.name: len(content[id]), table_path.name: len(people[id])}, len(both), id)
+    kept = {name: column[order] for name, column in content.items()}
+    return kept, {name: column[both] for name, column in people.items()}, both
+
+
+def _tell_left_out(rows: Mapping[str, int], both: int, id: str) -> None:
+    """Warn of rows that a join leaves out: a fault in how ids are written looks just like it."""
+    alone = [f"{count - both:,} of {count:,} rows of {name}" for name, count in rows.items() if count > both]
+    if alone:
+        warnings.warn(
+            f"{' and '.join(alone)} have no partner by {id!r} and are left out, {both:,} rows remain",
+            DeconfoundWarning,
+            stacklevel=4,
+        )
 
 
 def join_positions(path: Path, names: NDArray[Any], id: str) -> dict[Any, int]:
