@@ -207,7 +207,7 @@ def test_a_page_says_where_older_code_is_shown_to_give_the_same_numbers(monkeypa
     monkeypatch.setattr(source, "code_digest", lambda modules: "now")
     origin = {"packages": {}, "deconfound": "", "commit": "", "device": "", "python": "", "command": "", "code": "made"}
     (line,) = source.made_by([origin], ["One"], ["a", "b"])
-    assert ("7 small trainings with both versions are equal in every bit" in line) is proven
+    assert ("7 small trainings with both are equal in every bit" in line) is proven
     assert (source.OLDER in line) is not proven
 
 
