@@ -15,7 +15,7 @@ from deconfound.data.files import digest
 from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
 from deconfound.design.table import Table, absent, is_missing
-from deconfound.design.units import amount_as_text
+from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import TableError
 
 # Columns that name rows and people. Where they are numbers they are no features all the same.
@@ -188,15 +188,9 @@ def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
 
 def _no_number(cells: Sequence[Any]) -> Any:
     """The first cell that is neither a number nor TRUE or FALSE; the first of all if there is none."""
-    return next((cell for cell in cells if not _reads_as_number(str(cell))), cells[0] if cells else None)
-
-
-def _reads_as_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return text.lower() in ("true", "false")
-    return True
+    words = ("true", "false")
+    odd = (cell for cell in cells if not reads_as_number(str(cell)) and str(cell).lower() not in words)
+    return next(odd, cells[0] if cells else None)
 
 
 def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Columns:
