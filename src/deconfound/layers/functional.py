@@ -5,7 +5,8 @@ Shapes: features `(n, d)`; regressors `R = [z_C, z_L, 1]` `(n, q)`, white on the
 to the confounds and the last is the intercept. `docs/concepts/theory.md` derives each formula.
 
 Where the kernels can be used (`deconfound.layers.pmdn.kernels.usable`) the passes over all features go through them. On
-one thread of a CPU they go by blocks of rows that stay in its cache: products as thin as the metadata wait for memory.
+a CPU they go by parts: a product as thin as the metadata is slow as a whole ([decision
+0022](../../../docs/decisions/0022-thin-products-on-a-cpu.md)).
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from deconfound.layers import torch_private
 from deconfound.layers.pmdn import kernels
 from deconfound.layers.tensors import Number, exact_type, on_host
 
-# What a block of rows takes up at most, the fewest rows that are worth a product, and the most regressors: products
-# with more are bound by arithmetic, which whole matrices do faster.
-BLOCK_BYTES = 2**20
-BLOCK_ROWS = 8
-BLOCK_REGRESSORS = 32
-# With so many numbers or fewer on a CPU, a look at what else could be done costs more than the arithmetic.
-FEW_NUMBERS = 0 if kernels.INTERPRETED else 2 * BLOCK_BYTES // 8
+# Products with more regressors are bound by arithmetic, which whole matrices do faster.
+THIN = 32
+# Products of more features than so many numbers go by parts on a CPU.
+MANY_NUMBERS = 2**18
+# With so many or fewer, a look at what else could be done costs more than the arithmetic.
+FEW_NUMBERS = 0 if kernels.INTERPRETED else MANY_NUMBERS
+# The rows of a part where coefficients are multiplied, and the features of one where rows are summed on several threads.
+PART_ROWS = 8
+PART_FEATURES = 512
+# What the rows of a part take up at most where they are summed on one thread: they stay in its cache.
+PART_BYTES = 2**20
 # Directions that vary less than this, relative to the one that varies most, are not fitted: metadata are float32.
 OPEN_DIRECTION = 1e-9
 # By how many units of rounding a running Gram matrix is off, about.
@@ -68,13 +73,8 @@ def residualize(
     if features.ndim == 2 and not confounds.requires_grad and kernels.usable(features, coefficients):
         residual: Tensor = _Subtract.apply(features, confounds if scale == 1.0 else confounds * scale, coefficients)
         return residual
-    rows = _block(features, confounds, coefficients)
-    if rows:
-        residual = torch.empty_like(features) if out is None else out
-        parts = zip(features.split(rows), confounds.split(rows), residual.split(rows), strict=True)
-        for part, of_part, result in parts:
-            torch.addmm(part, of_part, coefficients, alpha=-scale, out=result)
-        return residual
+    if plain and _by_parts(features, confounds, coefficients):
+        return _residual_by_rows(features, confounds, coefficients, scale, out)
     if plain:
         # No memory for c β apart from the result.
         return torch.addmm(features, confounds, coefficients, alpha=-scale, out=out)
@@ -89,35 +89,62 @@ def cross_products(features: Tensor, regressors: Tensor) -> Tensor:
     if kernels.possible(features) and not regressors.requires_grad and kernels.usable(features, regressors.T):
         products: Tensor = _Cross.apply(features, regressors)
         return products
-    rows = _block(features, regressors)
-    if not rows:
+    if not _by_parts(features, regressors):
         return torch.mm(regressors.T, features)
+    # Several threads would wait for one another after each part, for long where other work wants the cores too.
+    by = _products_by_rows if torch.get_num_threads() == 1 else _products_by_features
+    return by(features, regressors)
+
+
+def _by_parts(features: Tensor, *others: Tensor) -> bool:
+    """Whether products go by parts: thin, of many numbers on a CPU, and watched by neither autograd nor a compiler."""
+    if not on_host(features) or features.ndim != 2 or features.numel() <= MANY_NUMBERS or others[0].shape[1] > THIN:
+        return False
+    tensors = (features, *others)
+    watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if watched or any(tensor.dtype != features.dtype for tensor in others):
+        return False
+    return not torch_private.in_functorch()  # vmap and its like write into no given tensor
+
+
+def _residual_by_rows(
+    features: Tensor, confounds: Tensor, coefficients: Tensor, scale: float, out: Tensor | None
+) -> Tensor:
+    """`f − s c β_C`, all parts of a few rows in one batched product, and what is left over in another."""
+    residual = torch.empty_like(features) if out is None else out
+    parts, rest = divmod(len(features), PART_ROWS)
+    whole, shape = len(features) - rest, (parts, PART_ROWS)
+    if parts:
+        torch.baddbmm(
+            features[:whole].unflatten(0, shape), confounds[:whole].unflatten(0, shape),
+            coefficients.expand(parts, -1, -1), alpha=-scale, out=residual[:whole].unflatten(0, shape),
+        )  # fmt: skip
+    if rest:
+        torch.addmm(features[whole:], confounds[whole:], coefficients, alpha=-scale, out=residual[whole:])
+    return residual
+
+
+def _products_by_rows(features: Tensor, regressors: Tensor) -> Tensor:
+    """`Rᵀf`, the sum over parts of rows that stay in a cache."""
+    rows = max(PART_ROWS, PART_BYTES // (features.shape[1] * features.element_size()))
     products = features.new_zeros(regressors.shape[1], features.shape[1])
     for part, of_part in zip(features.split(rows), regressors.split(rows), strict=True):
         products.addmm_(of_part.T, part)
     return products
 
 
-def _block(features: Tensor, regressors: Tensor, *others: Tensor) -> int:
-    """How many rows to take at a time; 0 for all of them: few, watched by autograd or a compiler, or not on a CPU.
-
-    Several threads would wait for one another at the end of each block: for long where other work wants the cores too.
-    """
-    if not features.is_cpu or features.ndim != 2 or torch.compiler.is_compiling():
-        return 0
-    size = features.element_size()
-    if features.numel() * size <= 2 * BLOCK_BYTES:
-        return 0
-    if torch.get_num_threads() > 1 or regressors.shape[1] > BLOCK_REGRESSORS:
-        return 0
-    others = (regressors, *others)
-    watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (features, *others))
-    if watched or any(other.dtype != features.dtype for other in others):
-        return 0
-    if torch_private.in_functorch():  # vmap and its like write into no given tensor
-        return 0
-    rows = max(BLOCK_ROWS, BLOCK_BYTES // max(1, features.shape[1] * size))
-    return rows if len(features) > rows else 0
+def _products_by_features(features: Tensor, regressors: Tensor) -> Tensor:
+    """`Rᵀf`, all parts of some features in one batched product, which several threads share out among them."""
+    products = features.new_empty(regressors.shape[1], features.shape[1])
+    parts, rest = divmod(features.shape[1], PART_FEATURES)
+    whole, shape = features.shape[1] - rest, (parts, PART_FEATURES)
+    if parts:
+        in_parts = features[:, :whole].unflatten(1, shape).transpose(0, 1)
+        found = torch.bmm(regressors.T.expand(parts, -1, -1), in_parts)
+        products[:, :whole].unflatten(1, shape).copy_(found.transpose(0, 1))
+    if rest:
+        torch.mm(regressors.T, features[:, whole:], out=products[:, whole:])
+    return products
 
 
 def pool_positions(features: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ size of the gradients that it is added to. A feature whose S would not be finite
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from deconfound.layers.functional import cross_products, pool_positions, residua
 from deconfound.layers.pmdn.update import Plan, descend
 from deconfound.layers.tensors import (
     Number,
+    all_finite,
     full_precision,
     like_memory,
     on_host,
@@ -125,6 +125,10 @@ def average(state: ImplicitGradient, total: Tensor, square: Tensor, most: Number
     new = torch.lerp(mean * torch.where(jumped, ratio, 1.0).sqrt(), total, share)
     begins = jumped | (old == 0)
     squares = torch.where(begins, square, torch.where(known, torch.lerp(old, square, share), old))
+    if on_host(square) and all_finite(new, square):
+        mean.copy_(new)
+        old.copy_(squares)
+        return
     finite = torch.isfinite(new).all(0) & torch.isfinite(square)
     mean.copy_(torch.where(finite, new, mean))
     old.copy_(torch.where(finite, squares, old))
@@ -168,13 +172,12 @@ class PMDNResidual(torch.autograd.Function):
     """`f − c β_C` forward; in backward the gradient that also goes through β."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, make: Callable[[WhitenedBatch, bool], Step], batch: WhitenedBatch, fused: bool
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, step: Step) -> Tensor:
         """Move β and subtract `c β_C`; where kernels do it, in one pass. Nothing here is watched by autograd."""
-        step = ctx.step = make(batch, fused)
-        confounds, by = batch.confounds, step.plan.by
-        if not fused:
+        ctx.step = step
+        batch, by = step.batch, step.plan.by
+        confounds = batch.confounds
+        if not step.fused:
             if by is not None:
                 descend(step.beta, step.skipped, pool_positions(x), by)
             return residualize(x, confounds, step.beta[: confounds.shape[1]])
@@ -192,14 +195,14 @@ class PMDNResidual(torch.autograd.Function):
         """Add the way through β to the gradient; in full precision, also where backward runs under autocast."""
         gradient, step = gradients[0], ctx.step
         if step.gradient is None:
-            return gradient, None, None, None
+            return gradient, None
         learn = step.learn and (not step.batch.inputs_want_gradients or _learns_now(ctx))
         if learn and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             _refuse_second_derivatives()
         if torch.is_autocast_enabled(gradient.device.type):
             with full_precision(gradient.device):
-                return _through_beta(gradient, step, step.gradient, learn), None, None, None
-        return _through_beta(gradient, step, step.gradient, learn), None, None, None
+                return _through_beta(gradient, step, step.gradient, learn), None
+        return _through_beta(gradient, step, step.gradient, learn), None
 
 
 def _through_beta(gradient: Tensor, step: Step, state: ImplicitGradient, learn: bool) -> Tensor:

@@ -117,7 +117,7 @@ class PMDN(MetadataLayer):
         return constants(self.design.whitening.shape[1] + 1, like)
 
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
-        out: Tensor = PMDNResidual.apply(x, self._step, batch, False)
+        out: Tensor = PMDNResidual.apply(x, self._step(batch, False))
         return out
 
     def _fused(self, x: Tensor, batch: WhitenedBatch) -> Tensor | None:
@@ -128,7 +128,7 @@ class PMDN(MetadataLayer):
         if not batch.alone or not few or not self._may_update(batch):
             return None
         flat = self.shape.flatten(x) if self.share else x
-        out: Tensor = PMDNResidual.apply(flat, self._step, batch, True)
+        out: Tensor = PMDNResidual.apply(flat, self._step(batch, True))
         return self.shape.unflatten(out, x) if self.share else out
 
     def _step(self, batch: WhitenedBatch, fused: bool) -> Step:
