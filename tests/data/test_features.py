@@ -1,7 +1,6 @@
 """Columns of a table as features, and datasets as sources: nothing is dropped without a word."""
 
 import sys
-import types
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,7 @@ import torch
 from PIL import Image
 
 from deconfound.data import Source, open_dataset, open_table, read_table, suspicious_features
-from deconfound.errors import DeconfoundError, OptionError, ShapeError, TableError
+from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, ShapeError, TableError
 
 
 @pytest.fixture
@@ -48,7 +47,10 @@ def test_a_new_table_is_coded_by_the_levels_of_the_run(table, tmp_path):
     names = open_table(table, roles=["dx"]).names
     new = tmp_path / "new.csv"
     new.write_text("age,pain,smoker\n50,none,TRUE\n60,crushing,FALSE\n")
-    source = open_table(new, features=names)
+    with pytest.warns(
+        DeconfoundWarning, match=r"pain has levels that are no features: crushing\. .* \(1 of 2\)"
+    ):
+        source = open_table(new, features=names)
     assert source.names == names
     np.testing.assert_array_equal(source.read([0])[0], [50, 0, 1, 0, 1])
     np.testing.assert_array_equal(source.read([1])[0], [60, np.nan, np.nan, np.nan, 0])
@@ -69,14 +71,16 @@ def test_columns_can_be_excluded_and_chosen(table):
         open_table(table, features=["pain"], roles=["pain"])
 
 
-def test_a_sheet_is_read_through_openpyxl(tmp_path, monkeypatch):
-    """openpyxl is an extra; pandas' own reader stands for it here."""
+def test_the_first_sheet_of_a_workbook_is_read_and_others_are_told(tmp_path, monkeypatch):
     path = tmp_path / "t.xlsx"
-    path.write_bytes(b"PK")
     sheet = pd.DataFrame({"id": ["007", "8"], "age": [61, 70.5], "site": ["A", ""], "n": [1, 2]}, dtype=object)
-    monkeypatch.setitem(sys.modules, "openpyxl", types.SimpleNamespace())
-    monkeypatch.setattr(pd, "read_excel", lambda path, **_: sheet)
+    sheet.to_excel(path, index=False, sheet_name="people")
     columns = read_table(path)
+    with pd.ExcelWriter(tmp_path / "two.xlsx") as book:
+        for name in ("people", "scans"):
+            sheet.to_excel(book, index=False, sheet_name=name)
+    with pytest.warns(DeconfoundWarning, match=r"two.xlsx has 2 sheets, of which the first is read, 'people'\. Move"):
+        assert read_table(tmp_path / "two.xlsx")["age"].tolist() == [61, 70.5]
     assert columns["id"].tolist() == ["007", "8"]
     assert columns["age"].tolist() == [61, 70.5]
     assert columns["site"].tolist() == ["A", None]

@@ -48,6 +48,12 @@ def test_a_folder_of_images_is_a_source_and_pixels_are_kept_exactly(folder):
     np.testing.assert_allclose(images.read(np.array([2]))[0], expected, atol=1e-6)
 
 
+def test_a_name_that_two_files_have_is_refused(folder):
+    write_image(folder / "p2.jpg", 7)
+    with pytest.raises(TableError, match=r"'p2' must be the name of one file in .*; got p2\.png and p2\.jpg\. Write"):
+        opened(folder)
+
+
 def test_a_second_opening_decodes_nothing_and_a_changed_image_alone_is_decoded_again(folder):
     first = opened(folder)
     assert (first.made, opened(folder).made) == (4, 0)

@@ -198,14 +198,25 @@ def test_provenance_says_what_is_needed_and_a_page_marks_results_of_older_code(t
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "proven"), [("made", "now", True), ("other", "now", False), ("made", "other", False)]
+    ("before", "after", "device", "proven"),
+    [
+        ("made", "now", "a GPU", True),
+        ("made", "now", "x86_64", False),
+        ("other", "now", "a GPU", False),
+        ("made", "other", "a GPU", False),
+    ],
 )
-def test_a_page_says_where_older_code_is_shown_to_give_the_same_numbers(monkeypatch, tmp_path, before, after, proven):
-    record = {"trainings": 7, "before": {"a+b": before}, "after": {"a+b": after}}
+def test_a_page_says_where_older_code_is_shown_to_give_the_same_numbers(
+    monkeypatch, tmp_path, before, after, device, proven
+):
+    ways = {"cpu": (9, 8), "gpu without kernels": (4, 4), "gpu with kernels": (3, 3)}
+    counts = {way: {"trainings": trained, "equal": equal} for way, (trained, equal) in ways.items()}
+    record = {"ways": counts, "before": {"a+b": before}, "after": {"a+b": after}}
     (tmp_path / "same.json").write_text(json.dumps(record))
     monkeypatch.setattr(source, "PROVEN", tmp_path / "same.json")
     monkeypatch.setattr(source, "code_digest", lambda modules: "now")
-    origin = {"packages": {}, "deconfound": "", "commit": "", "device": "", "python": "", "command": "", "code": "made"}
+    empty = dict.fromkeys(("deconfound", "commit", "python", "command"), "")
+    origin = {**empty, "packages": {}, "platform": "Linux x86_64", "device": device, "code": "made"}
     (line,) = source.made_by([origin], ["One"], ["a", "b"])
     assert ("7 small trainings with both are equal in every bit" in line) is proven
     assert (source.OLDER in line) is not proven

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from deconfound.cli import app
 from deconfound.data import open_table
-from deconfound.errors import OptionError, RunError, TableError
+from deconfound.errors import DeconfoundWarning, OptionError, RunError, TableError
 from deconfound.methods import METHODS
 from deconfound.training.predicting import predict
 from tests.training import tiny
@@ -217,6 +217,10 @@ def test_features_of_booleans_and_levels_are_known_by_name(tmp_path):
     assert torch.equal(predict(tmp_path / "run", turned).scores, kept)
     few = tiny.write(tmp_path, frame[frame["hand"] == "left"], "few.csv")
     assert torch.allclose(predict(tmp_path / "run", few).scores, kept[::3], atol=1e-6)
+    new = tiny.write(tmp_path, frame.replace({"hand": {"both": "neither"}}), "new.csv")
+    told = r"column hand has levels that are no features: neither\. Cells that hold them \(20 of 60\) count as empty"
+    with pytest.warns(DeconfoundWarning, match=told), pytest.raises(TableError, match=r"hand\[both\]"):
+        predict(tmp_path / "run", new)
     with pytest.raises(TableError, match=r"smoker must be a number \(or TRUE and FALSE\), as in training; got 'maybe'"):
         predict(tmp_path / "run", tiny.write(tmp_path, frame.assign(smoker=["True", "maybe"] * 30), "words.csv"))
 

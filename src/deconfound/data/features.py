@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +17,7 @@ from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
 from deconfound.design.table import Table, absent, is_missing
 from deconfound.design.units import amount_as_text, reads_as_number
-from deconfound.errors import TableError
+from deconfound.errors import DeconfoundWarning, TableError
 
 # Columns that name rows and people. Where they are numbers they are no features all the same.
 IDENTIFIERS = (
@@ -141,12 +142,14 @@ def _named(
     """The columns that the user names, coded."""
     columns: Columns = {}
     notes, faults = [], []
+    unnamed: dict[str, list[str]] = {}
     for pattern in wanted:
         level = re.fullmatch(r"(.+)\[(.*)\]", pattern, re.DOTALL)
         if level and pattern not in content and (name := level.group(1)) in content:
             # A level that is not named is as an empty cell.
             named = [each[len(name) + 1 : -1] for each in wanted if each.startswith(f"{name}[") and each[-1] == "]"]
             columns[pattern] = _indicators(name, content[name], named)[pattern]
+            unnamed[name] = _others(content[name], named)
             continue
         hits = [name for name in _matching(pattern, content) if (name not in taken or name == pattern)]
         faults += _absent(pattern, content, "features") if not _matching(pattern, content) else []
@@ -163,6 +166,14 @@ def _named(
         faults.append("data.features must name at least one column; got none. Leave it out for all columns.")
     if faults:
         raise TableError("\n".join(dict.fromkeys(faults)))
+    for name, cells in unnamed.items():
+        if cells:
+            warnings.warn(
+                f"column {name} has levels that are no features: {_first(sorted(set(cells)))}. Cells that hold them "
+                f"({len(cells):,} of {len(content[name]):,}) count as empty.",
+                DeconfoundWarning,
+                stacklevel=3,
+            )
     return columns, notes
 
 
@@ -200,6 +211,11 @@ def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Column
         f"{name}[{level}]": np.where(known, np.array([text == level for text in texts]), np.nan).astype(np.float32)
         for level in levels
     }
+
+
+def _others(cells: NDArray[Any], levels: Sequence[str]) -> list[str]:
+    """The cells that hold text which is none of the levels."""
+    return [str(cell) for cell in cells.tolist() if not is_missing(cell) and str(cell) not in levels]
 
 
 def _matching(pattern: str, content: Columns) -> list[str]:

@@ -180,10 +180,16 @@ def _resized(pixels: NDArray[np.float32], height: int, width: int, resize: Resiz
 
 
 def _found(folder: Path, cell: Any) -> Any:
-    """The name of the file that a cell means: as it is, or with an ending that the folder has."""
+    """The name of the file that a cell means: as it is, or with the ending that the folder has."""
     if is_missing(cell) or Path(str(cell)).suffix.lower() in ENDINGS:
         return cell
-    return next((f"{cell}{ending}" for ending in ENDINGS if (folder / f"{cell}{ending}").is_file()), cell)
+    hits = [f"{cell}{ending}" for ending in ENDINGS if (folder / f"{cell}{ending}").is_file()]
+    if len(hits) > 1:
+        raise TableError(
+            f"{str(cell)!r} must be the name of one file in {folder}; got {' and '.join(hits)}. Write the ending in "
+            "the table, or move one of them."
+        )
+    return hits[0] if hits else cell
 
 
 def _share_there(cells: NDArray[Any], folder: Path) -> float:

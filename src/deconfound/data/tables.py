@@ -79,12 +79,21 @@ def _read_frame(path: Path, text: Sequence[str]) -> Columns:
         if path.suffix.lower() == ".parquet":
             return read_table(pandas.read_parquet(path), text)
         # Cells of a sheet have types of their own: whole numbers come as such, ids as they were typed.
-        sheet = pandas.read_excel(path, dtype=object, keep_default_na=False)
-        return read_table({str(name).strip(): sheet[name].to_numpy(dtype=object) for name in sheet.columns}, text)
+        with pandas.ExcelFile(path) as book:
+            sheet, names = pandas.read_excel(book, dtype=object, keep_default_na=False), book.sheet_names
+        columns = read_table({str(name).strip(): sheet[name].to_numpy(dtype=object) for name in sheet.columns}, text)
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
     except Exception as error:  # each way of being broken has a kind of its own
         raise TableError(f"{path} must be a table that can be read; got {error}. Save it again, or as CSV.") from error
+    if len(names) > 1:
+        warnings.warn(
+            f"{path} has {len(names)} sheets, of which the first is read, {names[0]!r}. Move the one you mean to the "
+            "front, or save it as CSV.",
+            DeconfoundWarning,
+            stacklevel=3,
+        )
+    return columns
 
 
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:

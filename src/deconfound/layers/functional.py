@@ -29,7 +29,7 @@ THIN = 32
 MANY_NUMBERS = 2**18
 # With so many or fewer, a look at what else could be done costs more than the arithmetic.
 FEW_NUMBERS = 0 if kernels.INTERPRETED else MANY_NUMBERS
-# The rows of a part where coefficients are multiplied, and the features of one where rows are summed on several threads.
+# The rows of a part where coefficients are multiplied, and its features where rows are summed on several threads.
 PART_ROWS = 8
 PART_FEATURES = 512
 # What the rows of a part take up at most where they are summed on one thread: they stay in its cache.

@@ -35,6 +35,11 @@ class Estimate:
     movable: int = -1
 
 
+# Fewer permutations give no p-value at 5 %, fewer bootstrap samples no interval.
+LEAST_PERMUTATIONS = 19
+LEAST_BOOTSTRAPS = 40
+
+
 @dataclass(frozen=True)
 class Resampling:
     """How many permutations and bootstrap samples are drawn, and from which seed."""
@@ -45,7 +50,7 @@ class Resampling:
 
     def __post_init__(self) -> None:
         """Refuse counts that give no p-value at 5 % or no interval."""
-        for name, least in (("permutations", 19), ("bootstraps", 40), ("seed", 0)):
+        for name, least in (("permutations", LEAST_PERMUTATIONS), ("bootstraps", LEAST_BOOTSTRAPS), ("seed", 0)):
             try:
                 value = operator.index(getattr(self, name))
             except TypeError as error:

@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 
 from deconfound.errors import need
+from deconfound.metrics.resampling import LEAST_BOOTSTRAPS, LEAST_PERMUTATIONS
 from deconfound.training.terms import columns_of, read_terms
 
 need("pydantic", "train")
@@ -257,9 +258,9 @@ class CompareOptions(Section):
     """A run for each."""
     batch_sizes: Annotated[tuple[AtLeastOne, ...], BeforeValidator(_as_tuple)] = ()
     """A run for each; training.batch_size if empty."""
-    permutations: int = 199
+    permutations: Annotated[int, Field(ge=LEAST_PERMUTATIONS)] = 199
     """Permutations for each p-value of the audit (of fit as well)."""
-    bootstraps: int = 200
+    bootstraps: Annotated[int, Field(ge=LEAST_BOOTSTRAPS)] = 200
     """Bootstrap samples for each confidence interval of the audit (of fit as well)."""
 
 

@@ -48,8 +48,10 @@ same features again to subtract, finding them in a cache. The coefficients add a
 Backward does the same with gradients. How far coefficients move is known before, or depends on each feature alone, so
 no program waits for another. With several processes their sums come between the two halves of the pass, and with more
 than 16 regressors the halves are two kernels, so features are read twice from memory. With more than 32 regressors, in
-float64 and on a CPU, torch's own operations do the work; where they have one thread, by blocks of rows that stay in the
-cache. What was tried is in [decision 0006](../decisions/0006-kernels-that-come-back-to-their-features.md). """
+float64 and on a CPU, torch's own operations do the work; on a CPU by parts of rows or features. What was tried is in
+decisions [0006](../decisions/0006-kernels-that-come-back-to-their-features.md) for a GPU and
+[0022](../decisions/0022-thin-products-on-a-cpu.md) for a CPU.
+"""
 
 KEPT = """The C library was asked to keep freed memory. By default it gives the memory of one step back to the system
 and faults it in again in the next, or not, as the heap happens to lie: on a CPU this can cost more than any layer here.

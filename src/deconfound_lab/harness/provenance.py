@@ -48,7 +48,7 @@ def made_by(sources: Sequence[Mapping[str, Any]], counts: Sequence[str], modules
     lines = []
     for source, count in zip(sources, counts, strict=True):
         packages = ", ".join(f"{name} {version}" for name, version in source["packages"].items())
-        mark = _mark(source.get("code"), modules)
+        mark = _mark(source, modules)
         lines.append(
             f"{count}: deconfound {source['deconfound']} (commit {source['commit']}) on {source['device']}, Python "
             f"{source['python']}, {packages}. Command: {source['command']}{mark}"
@@ -56,16 +56,20 @@ def made_by(sources: Sequence[Mapping[str, Any]], counts: Sequence[str], modules
     return lines
 
 
-def _mark(made: str | None, modules: tuple[str, ...]) -> str:
-    """What is said of results by the digest of the code that made them."""
-    now = code_digest(modules)
+def _mark(source: Mapping[str, Any], modules: tuple[str, ...]) -> str:
+    """What is said of results by the digest of the code that made them, and by the device that it ran on."""
+    made, now = source.get("code"), code_digest(modules)
     if made == now:
         return ""
     proven = read_json(PROVEN)
     name = "+".join(modules)
-    if (proven["before"].get(name), proven["after"].get(name)) != (made, now):
+    on_cpu = source["device"] in source["platform"]
+    ways = [counts for way, counts in proven["ways"].items() if (way == "cpu") is on_cpu]
+    equal = all(counts["equal"] == counts["trainings"] for counts in ways)
+    if not equal or (proven["before"].get(name), proven["after"].get(name)) != (made, now):
         return f" ({OLDER})"
-    return f" (code changed since; {proven['trainings']} small trainings with both are equal in every bit)"
+    count = sum(counts["trainings"] for counts in ways)
+    return f" (code changed since; {count} small trainings with both are equal in every bit)"
 
 
 def trainings(sources: Sequence[Mapping[str, Any]], made: Sequence[tuple[int, float]]) -> list[str]:
