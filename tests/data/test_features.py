@@ -47,9 +47,7 @@ def test_a_new_table_is_coded_by_the_levels_of_the_run(table, tmp_path):
     names = open_table(table, roles=["dx"]).names
     new = tmp_path / "new.csv"
     new.write_text("age,pain,smoker\n50,none,TRUE\n60,crushing,FALSE\n")
-    with pytest.warns(
-        DeconfoundWarning, match=r"pain has levels that are no features: crushing\. .* \(1 of 2\)"
-    ):
+    with pytest.warns(DeconfoundWarning, match=r"pain has levels that are no features: crushing\. .* \(1 of 2\)"):
         source = open_table(new, features=names)
     assert source.names == names
     np.testing.assert_array_equal(source.read([0])[0], [50, 0, 1, 0, 1])
