@@ -67,12 +67,9 @@ def test_one_pass_moves_beta_as_torch_does_and_subtracts(tile, dtype, n, d, q, c
     rates = torch.rand(4) / n
     gram = regressors.T @ regressors
     expected, (flag, skipped) = wide[3].clone(), counters()
-    by = moves(
-        rates.double(),
-        WhitenedBatch(wide[2], wide[1]),
-        *(constants(q, expected)[name] for name in ("unit", "own_entry", "entries_above")),
-    )
-    descend(expected, counters()[1], wide[0], by)
+    batch = WhitenedBatch(wide[2], wide[1])
+    needed = (constants(q, expected)[name] for name in ("unit", "own_entry", "entries_above"))
+    descend(expected, counters()[1], wide[0], moves(rates.double(), batch, *needed), batch)
     got = launch.move(features, beta, regressors, removed, rates, launch.Descent(gram, flag, skipped), tile=tile)
     assert error(beta, expected) < 1e-6
     assert got.dtype == dtype

@@ -179,7 +179,7 @@ class PMDNResidual(torch.autograd.Function):
         confounds = batch.confounds
         if not step.fused:
             if by is not None:
-                descend(step.beta, step.skipped, pool_positions(x), by)
+                descend(step.beta, step.skipped, pool_positions(x), by, batch)
             return residualize(x, confounds, step.beta[: confounds.shape[1]])
         from deconfound.layers.pmdn.kernels import ops
 

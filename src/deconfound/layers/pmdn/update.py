@@ -15,7 +15,7 @@ huge leverage, cannot make β overshoot; the intercept's own entry is 1, and η 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,15 +84,15 @@ def rates(samples: Number, batch: WhitenedBatch, rule: UpdateRule, constants: Te
 
 
 def _plain_rates(samples: float, batch: WhitenedBatch, rule: UpdateRule) -> Rates:
-    rows: Any = batch.rows()
+    rows = float(batch.rows())
     count = rows or 1.0
     if rule.step is not None:
-        of_beta: Any = min(batch.largest_step(), rule.step) / count
+        of_beta = min(float(batch.largest_step()), rule.step) / count
         return of_beta, of_beta, 0.0, rule.step
     total = min(samples, rule.memory) + count
-    slope: Any = 1 / (total + PRIOR)
+    slope = 1 / (total + PRIOR)
     if not batch.gram_norm() * slope < SURELY_UNCAPPED:  # in this order NaN has its cap
-        slope = min(batch.largest_step() / count, slope)
+        slope = min(float(batch.largest_step()) / count, slope)
     return slope, 1 / total, 1 / total, rows / (total + GRADIENT_PRIOR)
 
 
@@ -133,12 +133,10 @@ class Plan(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """A step as two matrices, `(q, q)` and `(n, q)`: `β ← kept β + Pᵀf`; the flags are those of its batch."""
+    """A step as two matrices, `(q, q)` and `(n, q)`: `β ← kept β + Pᵀf`."""
 
     kept: Tensor
     projection: Tensor
-    alone: bool
-    on_host: bool
 
 
 def moves(rates: Rates, batch: WhitenedBatch, unit: Tensor, own: Tensor, above: Tensor) -> Moves:
@@ -157,20 +155,19 @@ def moves(rates: Rates, batch: WhitenedBatch, unit: Tensor, own: Tensor, above: 
         taken = slope * (unit - first * (gram * above)) + (intercept - slope) * own
     else:  # the same by operations that take plain numbers
         taken = torch.addcmul(unit, gram, above, value=-first).mul_(slope).add_(own, alpha=intercept - slope)
-    kept, projection = torch.addmm(unit, taken, gram, alpha=-1), torch.mm(batch.weighted, taken.T)
-    return Moves(kept, projection, batch.alone, batch.on_host)
+    return Moves(torch.addmm(unit, taken, gram, alpha=-1), torch.mm(batch.weighted, taken.T))
 
 
-def descend(beta: Tensor, skipped: Tensor, features: Tensor, by: Moves) -> None:
+def descend(beta: Tensor, skipped: Tensor, features: Tensor, by: Moves, batch: WhitenedBatch) -> None:
     """Move β, `(q, d)`, in place, each feature by itself: what the others are changes nothing for it.
 
     A feature whose new β is not finite keeps the old one, and the batch counts as skipped.
     """
     towards = cross_products(features, by.projection)
-    if not by.alone:
+    if not batch.alone:
         (towards,) = sum_over_processes(towards)
     moved = torch.addmm(towards, by.kept, beta)
-    if by.on_host and math.isfinite(moved.sum().item()):
+    if batch.on_host and math.isfinite(moved.sum().item()):
         beta.copy_(moved)
         return
     finite = torch.isfinite(moved).all(0)
