@@ -1,11 +1,12 @@
 """One shape, one scale: against interpolation and percentiles written in another way."""
 
+import nibabel as nib
 import numpy as np
 import pytest
 from scipy.ndimage import map_coordinates
 
 from deconfound.data import check_packing, pack, robust_scale, to_shape, unpack
-from deconfound.data.volumes import check_shape
+from deconfound.data.volumes import check_shape, read_scan
 from deconfound.errors import OptionError
 
 
@@ -73,6 +74,18 @@ def test_scaling_does_not_depend_on_the_unit_and_takes_negative_voxels():
     one = np.zeros((4, 4, 4), np.float32)
     one[1, 1, 1] = 7
     assert robust_scale(one).max() == 1
+
+
+@pytest.mark.parametrize("lowest", [0.0, -3.0])
+def test_scaling_does_not_depend_on_how_a_scan_is_stored(tmp_path, lowest):
+    volume = random_volume((12, 12, 12)) * 40 + lowest
+    volume[:8] = 0  # most of a head scan is background
+    whole = nib.Nifti1Image(volume, np.eye(4))
+    whole.set_data_dtype(np.int16)  # with a slope and an offset, so that the background is next to zero
+    whole.to_filename(tmp_path / "whole.nii")
+    stored, _ = read_scan(tmp_path / "whole.nii")
+    assert 0 < np.abs(stored[:8]).max() < 1e-4 * volume.max()
+    np.testing.assert_allclose(robust_scale(stored), robust_scale(volume), atol=1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "step"), [("uint8", 0.5 / 255), ("float16", 2**-12)])

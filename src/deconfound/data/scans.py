@@ -26,7 +26,7 @@ from deconfound.data.volumes import (
 )
 from deconfound.errors import ScanError
 
-SCALING = "0 to the 99.5th percentile of the voxels that are not zero"
+SCALING = "0 to the 99.5th percentile of the voxels that are neither zero nor next to nothing"
 
 
 def open_scans(

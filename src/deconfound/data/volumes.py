@@ -17,7 +17,9 @@ Fit = Literal["resample", "crop"]
 Packing = Literal["uint8", "float16"]
 Shape3 = tuple[int, int, int]
 
-CEILING_PERCENTILE = 99.5
+PERCENTILES = (0.5, 99.5)
+# As a share of the 99.5th percentile: more than ten times half a step of 16 bits.
+NEXT_TO_NOTHING = 1e-4
 # Deflate cannot pack better than this.
 _BEST_COMPRESSION = 1032
 _CHUNK = 1 << 20
@@ -170,12 +172,17 @@ def axis_weights(have: int, want: int, step: float) -> NDArray[np.float32]:
 def robust_scale(volume: NDArray[np.float32]) -> NDArray[np.float32]:
     """To 0 … 1: zero stays zero, the 99.5th percentile of the voxels that are not zero becomes one, the rest is cut.
 
-    Where voxels are negative, the 0.5th percentile becomes zero instead.
+    Where voxels are negative, the 0.5th percentile becomes zero instead. What is next to nothing beside the 99.5th
+    percentile counts as zero: a file of whole numbers with an offset has no exact zero, and a scan must not become
+    brighter by how it was stored.
     """
     filled = volume[volume != 0]
     if not filled.size:
         return np.zeros_like(volume)
-    low, high = np.percentile(filled, [100 - CEILING_PERCENTILE, CEILING_PERCENTILE])
+    low, high = np.percentile(filled, PERCENTILES)
+    seen = np.abs(filled) > NEXT_TO_NOTHING * max(high, -low)
+    if seen.any() and not seen.all():
+        low, high = np.percentile(filled[seen], PERCENTILES)
     low = min(low, 0.0)
     if high <= low:
         low, high = float(filled.min()), float(filled.max())
