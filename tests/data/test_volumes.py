@@ -80,8 +80,9 @@ def test_scaling_does_not_depend_on_the_unit_and_takes_negative_voxels():
 def test_scaling_does_not_depend_on_how_a_scan_is_stored(tmp_path, lowest):
     volume = random_volume((12, 12, 12)) * 40 + lowest
     volume[:8] = 0  # most of a head scan is background
-    whole = nib.Nifti1Image(volume, np.eye(4))
-    whole.set_data_dtype(np.int16)  # with a slope and an offset, so that the background is next to zero
+    slope, offset = 0.0125, 7.3033  # by which the background is next to zero
+    whole = nib.Nifti1Image(np.rint((volume - offset) / slope).astype(np.int16), np.eye(4))
+    whole.header.set_slope_inter(slope, offset)
     whole.to_filename(tmp_path / "whole.nii")
     stored, _ = read_scan(tmp_path / "whole.nii")
     assert 0 < np.abs(stored[:8]).max() < 1e-4 * volume.max()
