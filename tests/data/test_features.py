@@ -54,6 +54,18 @@ def test_a_new_table_is_coded_by_the_levels_of_the_run(table, tmp_path):
     np.testing.assert_array_equal(source.read([1])[0], [60, np.nan, np.nan, np.nan, 0])
 
 
+def test_numbers_that_pandas_calls_a_category_are_levels(tmp_path):
+    grades = [1.0, 2.0, None, 1.0]
+    frame = pd.DataFrame({"dx": [0, 1, 0, 1], "age": [50, 60, 70, 80], "grade": pd.Categorical(grades)})
+    source = open_table(frame.astype({"dx": "category"}), roles=["dx"])
+    assert source.names == ("age", "grade[1]", "grade[2]")
+    assert source.table["dx"].tolist() == [0, 1, 0, 1]
+    expected = [[50, 1, 0], [60, 0, 1], [70, np.nan, np.nan], [80, 1, 0]]
+    np.testing.assert_array_equal(source.read(np.arange(4)), expected)
+    frame.to_csv(tmp_path / "new.csv", index=False)  # where the empty cell makes floats of the levels
+    np.testing.assert_array_equal(open_table(tmp_path / "new.csv", features=source.names).read(np.arange(4)), expected)
+
+
 def test_columns_can_be_excluded_and_chosen(table):
     assert open_table(table, roles=["dx"], exclude=["pain", "smo*"]).names == ("age",)
     assert open_table(table, features=["pain", "age"]).names == ("pain[atypical]", "pain[none]", "pain[typical]", "age")

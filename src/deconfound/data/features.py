@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from deconfound.data.files import digest
 from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
-from deconfound.design.table import Table, absent, is_missing
+from deconfound.design.table import Table, absent, category_columns, is_missing, level_text
 from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import DeconfoundWarning, TableError
 
@@ -50,8 +50,8 @@ def open_table(
 ) -> ArraySource:
     """Open a table of features.
 
-    Text columns with up to 20 levels are coded as one 0/1 column per level, called `column[level]`; `notes` says so,
-    and which columns are no features.
+    Text columns with up to 20 levels, and what pandas calls categories, are coded as one 0/1 column per level, called
+    `column[level]`; `notes` says so, and which columns are no features.
 
     Args:
         path: CSV, TSV, Parquet or XLSX, one row per sample; or a DataFrame.
@@ -70,13 +70,16 @@ def open_table(
     text = [*text, *([id] if id else [])]
     people = None if table is None else read_table(table, text)
     content = read_table(given, text)
+    taken = {*roles, *([id] if id else [])}
+    if not isinstance(given, str | Path):  # numbers that pandas calls a category are names
+        for name in category_columns(given, [name for name in content if name not in taken]):
+            content[name] = np.array(_texts(content[name]), dtype=object)
     numbers = None
     if people is not None:
         assert id is not None
         content, people, numbers = join(path, content, Path(str(table)), people, id)
     elif id in content:
         join_positions(path, content[id], id)
-    taken = {*roles, *([id] if id else [])}
     faults = [fault for name in exclude if not _matching(name, content) for fault in _absent(name, content, "exclude")]
     if faults:
         raise TableError("\n".join(faults))
@@ -205,7 +208,7 @@ def _no_number(cells: Sequence[Any]) -> Any:
 
 
 def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Columns:
-    texts = [None if is_missing(cell) else str(cell) for cell in cells.tolist()]
+    texts = _texts(cells)
     known = np.array([text in levels for text in texts])
     return {
         f"{name}[{level}]": np.where(known, np.array([text == level for text in texts]), np.nan).astype(np.float32)
@@ -215,7 +218,11 @@ def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Column
 
 def _others(cells: NDArray[Any], levels: Sequence[str]) -> list[str]:
     """The cells that hold text which is none of the levels."""
-    return [str(cell) for cell in cells.tolist() if not is_missing(cell) and str(cell) not in levels]
+    return [text for text in _texts(cells) if text is not None and text not in levels]
+
+
+def _texts(cells: NDArray[Any]) -> list[str | None]:
+    return [None if is_missing(cell) else level_text(cell) for cell in cells.tolist()]
 
 
 def _matching(pattern: str, content: Columns) -> list[str]:
