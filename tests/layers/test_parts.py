@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import deconfound as dc
 from deconfound.layers import functional
@@ -92,6 +93,16 @@ def test_an_eval_layer_may_be_mapped_over_networks(small_parts, threads, cohort)
     stacked, metadata = torch.randn(3, 40, 30), cohort.metadata[:40].float()
     mapped = torch.vmap(lambda x: layer(x, metadata))(stacked)
     torch.testing.assert_close(mapped, torch.stack([layer(x, metadata) for x in stacked]))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own call
+def test_derivatives_of_an_eval_layer_may_be_taken_forward(small_parts, threads, cohort):
+    layer = dc.PMDN(cohort.design, 30).eval()
+    layer.set_beta(torch.randn_like(layer.beta))
+    x, along = torch.randn(2, 40, 30)
+    with forward_ad.dual_level():
+        out = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, along), cohort.metadata[:40].float()))
+    torch.testing.assert_close(out.tangent, along)
 
 
 def test_a_layer_trains_the_same_by_parts_as_without(cohort, monkeypatch, threads):

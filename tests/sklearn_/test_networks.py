@@ -6,7 +6,8 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from deconfound.sklearn import DeconfoundedClassifier
+from deconfound.sklearn import DeconfoundedClassifier, DeconfoundedRegressor
+from deconfound.sklearn.problem import Task
 from tests.sklearn_.people import CONFOUNDS, make_people
 
 FAST = {"epochs": 3, "hidden": (8,), "random_state": 0}
@@ -116,3 +117,66 @@ def test_a_share_that_would_hold_out_every_row_leaves_one_of_each_class():
     X, dx = make_people(40)
     model = DeconfoundedClassifier(CONFOUNDS, validation_fraction=0.999, **FAST).fit(X, dx)
     assert np.isfinite(model.decision_function(X)).all()
+
+
+def drawn(task, weight=None, seed=0, fraction=0.15):
+    """The rows that are held out."""
+    learned, held = task.hold_out(fraction, np.random.RandomState(seed), weight)
+    assert sorted([*learned.tolist(), *held.tolist()]) == list(range(len(task.target)))
+    return held.numpy()
+
+
+@pytest.mark.parametrize("classes", [None, 2])
+def test_rows_without_weight_are_held_out_as_little_as_rows_that_are_left_out(classes):
+    rng = np.random.default_rng(0)
+    target = np.arange(40) % 2
+    weight = np.where(rng.random(40) < 0.4, 2.5, 0.0)
+    counted = np.flatnonzero(weight)
+    task, fewer = Task(target, classes), Task(target[counted], classes)
+    for seed in range(30):
+        held = drawn(task, weight, seed)
+        assert len(held)
+        np.testing.assert_array_equal(held, counted[drawn(fewer, seed=seed)])
+
+
+def test_the_rows_held_out_without_weights_and_with_equal_ones_are_those_of_the_seed():
+    task = Task(np.arange(40) % 2, 2)
+    rng = np.random.RandomState(0)
+    expected = np.sort(np.concatenate([rng.permutation(np.arange(first, 40, 2))[:3] for first in (0, 1)]))
+    np.testing.assert_array_equal(drawn(task), expected)
+    np.testing.assert_array_equal(drawn(task, np.full(40, 0.5)), expected)
+
+
+def test_labels_of_rows_without_weight_do_not_scale_the_others():
+    rng = np.random.default_rng(0)
+    X, age = rng.normal(size=(80, 3)), rng.normal(60, 8, 80)
+    y, weight = X[:, 0] + 50.0, np.repeat([1.0, 0.0], [60, 20])
+    spoilt = np.where(weight > 0, y, -999.0)
+    found = [
+        DeconfoundedRegressor(epochs=3, random_state=0).fit(X, values, confounds={"age": age}, sample_weight=weight)
+        for values in (y, spoilt)
+    ]
+    clean, other = (model.predict(X[:60], confounds={"age": age[:60]}) for model in found)
+    np.testing.assert_allclose(other, clean, atol=1e-5)
+    assert abs(clean.mean() - y[:60].mean()) < 1
+
+
+def test_every_seed_trains_where_most_rows_have_no_weight():
+    rng = np.random.default_rng(0)
+    dx, table, X = np.arange(40) % 2, {"age": rng.normal(60, 8, 40)}, rng.normal(size=(40, 3))
+    weight = (rng.random(40) < 0.4) * 1.0
+    for seed in range(30):
+        model = DeconfoundedClassifier(epochs=1, hidden=(4,), random_state=seed)
+        model.fit(X, dx, confounds=table, sample_weight=weight)
+        assert np.isfinite(model.history_[0].validation)
+
+
+def test_too_few_rows_with_a_weight_are_all_trained_on():
+    X, dx = make_people(40)
+    weight = np.zeros(40)
+    for label in (0, 1):
+        weight[np.flatnonzero(dx == label)[:3]] = 1.0  # 0.15 of 3 rows is less than half a row
+    with_weight = DeconfoundedClassifier(["age"], **FAST).fit(X[["f0", "f1", "age"]], dx, sample_weight=weight)
+    assert [epoch.validation for epoch in with_weight.history_] == [None] * 3
+    without = DeconfoundedClassifier(["age"], **FAST).fit(X[["f0", "f1", "age"]], dx)
+    assert all(epoch.validation is not None for epoch in without.history_)

@@ -91,6 +91,17 @@ def test_the_model_itself_is_not_changed_and_the_copy_copies(model):
     assert torch.equal(copy.deepcopy(found.model)(x, metadata=metadata), found.model(x, metadata=metadata))
 
 
+def test_the_offsets_of_a_copy_are_in_its_state_dict(model):
+    table, x = rows(60, 0.5, "new", 5, 1.0)
+    metadata = encoded(model, table)
+    found, other = model.adapt([(x, metadata)]), model.adapt([(x + 7, metadata)])
+    assert not torch.allclose(other.model(x, metadata=metadata), found.model(x, metadata=metadata))
+    other.model.load_state_dict(found.model.state_dict())
+    assert torch.equal(other.model(x, metadata=metadata), found.model(x, metadata=metadata))
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*site_offsets"):
+        copy.deepcopy(model).load_state_dict(found.model.state_dict())
+
+
 def test_what_adapt_refuses(model):
     table, x = rows(9, 0.5, "new", 6)
     with pytest.raises(OptionError, match="a new site must have at least 10 rows to adapt to; got 9"):

@@ -99,6 +99,15 @@ def test_shapes_from_an_example_and_from_the_first_forward_are_the_same(cohort, 
     assert late.state_dict().keys() == early.state_dict().keys()
 
 
+@pytest.mark.parametrize("layer", ["mdn", "pmdn", "rmdn"])
+def test_a_layer_built_in_inference_mode_can_be_trained(cohort, images, layer):
+    model = dc.normalize(Net(), cohort.design, at="fc1", layer=layer)
+    with torch.inference_mode():
+        model.eval()(images, metadata=cohort.metadata.float())
+    model.train()(images, metadata=cohort.metadata.float()).square().mean().backward()
+    assert model.layers["fc1"].beta.abs().max() > 0
+
+
 def test_a_layer_built_at_the_first_forward_trains_when_the_model_does(cohort, images):
     network = Net()
     model = dc.normalize(network, cohort.design, at="fc1").train()

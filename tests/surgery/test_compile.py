@@ -72,6 +72,19 @@ def test_the_whole_graph_compiles_once_for_train_and_once_for_eval(cohort, name)
     assert_same_state(model, eager)
 
 
+@pytest.mark.parametrize("layer", ["pmdn", "mdn", "rmdn"])
+def test_compiled_code_counts_samples_in_double_precision_too(cohort, layer):
+    eager = attach(cohort.design, layer=layer).double()
+    model = copy.deepcopy(eager)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for rows in torch.arange(cohort.n).split(50):
+        for call, of in ((compiled, model), (eager, eager)):
+            step(call, of, cohort.features[rows], cohort.metadata[rows])
+    assert_same_state(model, eager)
+    counter = model.layers["0"].weight if layer == "rmdn" else model.layers["0"].samples
+    assert counter > 100
+
+
 def test_frozen_statistics_hold_in_compiled_code(cohort):
     model = attach(cohort.design)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

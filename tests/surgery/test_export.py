@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import deconfound as dc
+from deconfound.layers import functional
 from tests.conftest import make_table
 
 LAYERS = ["mdn", "pmdn", "rmdn"]
@@ -64,11 +65,17 @@ class Called(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_a_traced_model_gives_the_numbers_of_eager_and_scripts_are_refused_as_the_guide_says(table):
+def test_a_traced_model_gives_the_numbers_of_eager_and_scripts_are_refused_as_the_guide_says(table, monkeypatch):
     model, images, metadata = trained("pmdn", table)
     traced = torch.jit.trace(Called(model), (images[:4], metadata[:4]))
     with torch.no_grad():
         torch.testing.assert_close(traced(images, metadata), model(images, metadata=metadata))
+    monkeypatch.setattr(functional, "FEW_NUMBERS", 0)  # as with wide features, whose products go by parts
+    monkeypatch.setattr(functional, "MANY_NUMBERS", 0)
+    with torch.no_grad():
+        wide = torch.jit.trace(Called(model), (images[:40], metadata[:40]))
+        for n in (7, 33, 40, 300):
+            torch.testing.assert_close(wide(images[:n], metadata[:n]), model(images[:n], metadata=metadata[:n]))
     with pytest.raises(ValueError, match="Unknown type annotation"):
         torch.jit.script(model)
     assert "`torch.jit.script` is not supported" in (GUIDES / "attach.md").read_text()

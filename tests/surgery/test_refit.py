@@ -102,6 +102,28 @@ def test_refitted_leaves_no_trace_and_the_network_is_never_changed(design, layer
     assert torch.equal(state, torch.get_rng_state())  # dropout is off
 
 
+def test_refitted_builds_layers_before_it_remembers_them_and_puts_them_back_after_a_fault(design):
+    table = people(100, 1)
+    x, metadata = inputs(table, 1), design.encode(table)
+    model = dc.normalize(network(), design, at=["0", "3", "5"])
+    with model.refitted([(x, metadata)], prior=0):
+        assert all(layer.beta.abs().max() > 0 for layer in model.layers.values())
+    assert all(layer.beta.abs().max() == 0 for layer in model.layers.values())
+    passes = []
+
+    def batches():
+        passes.append(1)
+        if len(passes) > 4:  # two looks, the first layer's pass, and then
+            raise OSError("the disk is gone")
+        yield x[:50], metadata[:50]
+        yield x[50:], metadata[50:]
+
+    with pytest.raises(OSError, match="the disk is gone"), model.refitted(batches, prior=0):
+        pass
+    assert len(passes) > 4
+    assert all(layer.beta.abs().max() == 0 for layer in model.layers.values())
+
+
 def test_the_training_beta_counts_for_so_many_rows_and_the_intercept_is_free(design):
     """Where R is white on the held-out rows themselves, the refitted β is a weighted mean."""
     table = people(400, 0)  # those of the design

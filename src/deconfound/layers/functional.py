@@ -104,7 +104,9 @@ def _by_parts(features: Tensor, *others: Tensor) -> bool:
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if watched or any(tensor.dtype != features.dtype for tensor in others):
         return False
-    return not torch_private.in_functorch()  # vmap and its like write into no given tensor
+    if torch.jit.is_tracing():  # a trace would keep the number of parts
+        return False
+    return not torch_private.in_functorch() and not torch_private.in_forward_mode()  # which write into no given tensor
 
 
 def _residual_by_rows(

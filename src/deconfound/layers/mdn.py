@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
+from deconfound.layers import torch_private
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import (
@@ -106,7 +107,7 @@ class MDN(MetadataLayer):
                 finite = all_finite(of_batch.cross, of_batch.gram)
                 usable = finite & (of_batch.rows > 0)
                 self._count_skip(finite)
-                self.batches.add_(usable)
+                torch_private.written(self.batches).add_(usable)
                 newest = self._newest()
                 self._follow_moments(of_batch, newest, usable)
         beta = least_squares(of_batch) if self.gram == "batch" else self._from_the_mean(of_batch)

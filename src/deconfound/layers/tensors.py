@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from deconfound.layers import torch_private
+
 Number = float | Tensor
 _DISTRIBUTED = dist.is_available()
 
@@ -40,6 +42,7 @@ def all_finite(*tensors: Tensor) -> Tensor | bool:
 
 def store(buffer: Tensor, value: Tensor, usable: Tensor | bool) -> None:
     """Write a value of as many numbers into a buffer, if it is usable."""
+    buffer = torch_private.written(buffer)
     if usable is True:
         buffer.copy_(value.view_as(buffer))
     elif usable is not False:

@@ -26,6 +26,11 @@ def in_functorch() -> bool:
     return torch._C._functorch.maybe_current_level() is not None
 
 
+def in_forward_mode() -> bool:
+    """Whether derivatives are taken forward (`torch.autograd.forward_ad`): their tensors cannot be written into."""
+    return int(getattr(torch.autograd.forward_ad, "_current_level", -1)) >= 0
+
+
 def keeps_for_recomputation() -> bool:
     """Whether what this forward saves may be computed again in backward: activation checkpointing is at work.
 
@@ -35,6 +40,11 @@ def keeps_for_recomputation() -> bool:
         return True
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None
+
+
+def written(buffer: torch.Tensor) -> torch.Tensor:
+    """A scalar as a view with one axis: compiled code of torch 2.13 loses what is written into scalars of float64."""
+    return buffer.view(1) if buffer.ndim == 0 and torch.compiler.is_compiling() else buffer
 
 
 def backward_reaches_parameters(node: Any) -> bool:

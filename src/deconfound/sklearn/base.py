@@ -34,6 +34,7 @@ from deconfound.sklearn.intake import (
     encoded,
     features_of,
     numbers_of,
+    refuse_masked,
     roles_of,
     table_of,
     weights_of,
@@ -100,7 +101,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         self.verbose = verbose
 
     @abstractmethod
-    def _read_labels(self, y: NDArray[Any]) -> Task:
+    def _read_labels(self, y: NDArray[Any], weight: NDArray[np.float64] | None) -> Task:
         """The labels as a task; keeps what `predict` needs to turn outputs back into labels."""
 
     def fit(self, X: Any, y: Any, confounds: Any = None, sample_weight: Any = None) -> Self:
@@ -117,6 +118,8 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         """
         check_options(self)
         device = as_device(self.device)
+        refuse_masked(X, "X")
+        refuse_masked(y, "y")
         roles = roles_of(X, self.confounds, confounds)
         validate_data(self, X, skip_check_array=True)
         features, y = check_X_y(
@@ -127,8 +130,8 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
             y_numeric=is_regressor(self),
             estimator=self,
         )
-        task = self._read_labels(y)
         sample_weight = weights_of(sample_weight, features)
+        task = self._read_labels(y, sample_weight)
         table = table_of(X, confounds, roles, len(features), "fit")
         design = self._fit_design(table, roles, task, sample_weight)
         rng = check_random_state(self.random_state)
@@ -181,7 +184,7 @@ class DeconfoundedNetwork(BaseEstimator, ABC):  # type: ignore[misc]
         made = self._method_around(network, samples, design).to(device, dtype)
         task.check_output(predict_in_memory(made, samples.part(torch.arange(min(2, len(samples))))).logits)
         fraction = self.validation_fraction if self.early_stopping else 0.0
-        learned, held = (part.to(device) for part in task.hold_out(fraction, rng))
+        learned, held = (part.to(device) for part in task.hold_out(fraction, rng, weight))
         schedule = Schedule(
             epochs=self.epochs,
             batch_size=self.batch_size,

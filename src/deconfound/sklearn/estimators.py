@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 
 from deconfound.errors import TableError
 from deconfound.sklearn.base import DeconfoundedNetwork
+from deconfound.sklearn.intake import refuse_masked
 from deconfound.sklearn.problem import Task
 
 
@@ -45,7 +46,8 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
         lr: The learning rate of AdamW.
         weight_decay: Its weight decay.
         early_stopping: Hold out some of the rows, stop when their loss falls no more, and go back to its best epoch.
-        validation_fraction: The share that is held out, of each class. The network does not learn from it.
+        validation_fraction: The share that is held out, of each class. The network does not learn from it. Rows whose
+            `sample_weight` is 0 are neither held out nor counted.
         patience: How many epochs without a better loss end training.
         refit: Fit β to the rows held out, before they judge an epoch and in the end, so that no epoch is chosen for
             what it leaks; see `NormalizedModel.refit`. Without early stopping β stays as training leaves it.
@@ -77,7 +79,7 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
 
     classes_: NDArray[Any]
 
-    def _read_labels(self, y: NDArray[Any]) -> Task:
+    def _read_labels(self, y: NDArray[Any], weight: NDArray[np.float64] | None) -> Task:
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -104,6 +106,8 @@ class DeconfoundedClassifier(ClassifierMixin, DeconfoundedNetwork):  # type: ign
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, confounds: Any = None) -> float:
         """Accuracy."""
+        refuse_masked(y, "y")
+        refuse_masked(sample_weight, "sample_weight")
         return float(accuracy_score(y, self.predict(X, confounds=confounds), sample_weight=sample_weight))
 
     def _logits(self, X: Any, confounds: Any, caller: str) -> torch.Tensor:
@@ -131,10 +135,10 @@ class DeconfoundedRegressor(RegressorMixin, DeconfoundedNetwork):  # type: ignor
         (1,)
     """
 
-    def _read_labels(self, y: NDArray[Any]) -> Task:
+    def _read_labels(self, y: NDArray[Any], weight: NDArray[np.float64] | None) -> Task:
         values = np.asarray(y, dtype=np.float64)
-        self._label_mean = float(values.mean())
-        self._label_sd = float(values.std()) or 1.0
+        self._label_mean = float(np.average(values, weights=weight))
+        self._label_sd = float(np.sqrt(np.average((values - self._label_mean) ** 2, weights=weight))) or 1.0
         return Task((values - self._label_mean) / self._label_sd)
 
     def predict(self, X: Any, confounds: Any = None) -> NDArray[np.float64]:
@@ -144,4 +148,6 @@ class DeconfoundedRegressor(RegressorMixin, DeconfoundedNetwork):  # type: ignor
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, confounds: Any = None) -> float:
         """R², the share of the variance of y that is predicted."""
+        refuse_masked(y, "y")
+        refuse_masked(sample_weight, "sample_weight")
         return float(r2_score(y, self.predict(X, confounds=confounds), sample_weight=sample_weight))

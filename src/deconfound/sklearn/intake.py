@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, validate
 
 from deconfound.design import Design
 from deconfound.design.codecs import SUSPICIOUS_LEVELS, Kind
-from deconfound.design.table import absent, is_category
+from deconfound.design.table import absent, in_rows, is_category
 from deconfound.design.terms import Term, as_term, sources
 from deconfound.errors import OptionError, ShapeError, TableError
 
@@ -83,6 +83,7 @@ def features_of(X: Any, roles: Roles) -> Any:
 
 def numbers_of(estimator: Any, X: Any, roles: Roles, **checks: Any) -> NDArray[Any]:
     """The features of new rows, after X has been found to be what `fit` saw; `checks` are those of `check_array`."""
+    refuse_masked(X, "X")
     if roles.features is None:
         whole: NDArray[Any] = validate_data(estimator, X, reset=False, **checks)
         return whole
@@ -168,8 +169,17 @@ def as_columns(confounds: Any) -> Columns:
 
 
 def _cells(column: Any) -> Any:
-    """A column as an array; a category of pandas as it is, so that numbers which are names stay names."""
-    return column if is_category(column) else np.asarray(column)
+    """A column as an array; a category of pandas and a masked array, which a design knows how to read, as they are."""
+    return column if is_category(column) or isinstance(column, np.ma.MaskedArray) else np.asarray(column)
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Refuse masked cells, since scikit-learn would read the numbers behind the mask."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        rows = np.unique(np.atleast_1d(np.ma.getmaskarray(values)).nonzero()[0])
+        raise ShapeError(
+            f"{name} must have a value in every cell; got masked ones {in_rows(rows)}. Leave these rows out."
+        )
 
 
 def is_frame(X: Any) -> bool:
@@ -214,6 +224,7 @@ def weights_of(sample_weight: Any, features: Any) -> Any:
     """Weights as scikit-learn reads them, one per row, or None; some releases let weights pass that are all zero."""
     if sample_weight is None:
         return None
+    refuse_masked(sample_weight, "sample_weight")
     weights = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
     if not weights.any():
         raise OptionError("sample_weight must be positive in at least one row; got zeros alone.")

@@ -101,12 +101,19 @@ class Task:
             what = "a numeric label" if self.classes is None else f"{self.classes} classes"
             raise ShapeError(f"the network must return {wanted} for {what}; got shape {tuple(output.shape)}.")
 
-    def hold_out(self, fraction: float, rng: np.random.RandomState) -> tuple[Tensor, Tensor]:
-        """Row numbers to train and to validate on: the same share of each class, but one row at least trains."""
+    def hold_out(
+        self, fraction: float, rng: np.random.RandomState, weight: NDArray[np.float64] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Row numbers to train and to validate on: the same share of each class, but one row at least trains.
+
+        Only rows with a weight above 0 are drawn and counted, so that the validation loss has a weight; a class with
+        too few of them for its share stays in training, and where every class does, nothing is held out.
+        """
         groups = np.zeros(len(self.target), dtype=np.int64) if self.classes is None else self.target
+        counted = np.ones(len(groups), dtype=bool) if weight is None else weight > 0
         held = np.zeros(len(groups), dtype=bool)
-        for group in np.unique(groups):
-            rows = rng.permutation(np.flatnonzero(groups == group))
+        for group in np.unique(groups[counted]):
+            rows = rng.permutation(np.flatnonzero(counted & (groups == group)))
             held[rows[: min(round(fraction * len(rows)), len(rows) - 1)]] = True
         return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))
 

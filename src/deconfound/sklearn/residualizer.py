@@ -34,6 +34,7 @@ from deconfound.sklearn.intake import (
     features_of,
     kind_of_labels,
     numbers_of,
+    refuse_masked,
     roles_of,
     table_of,
     weights_of,
@@ -105,6 +106,9 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         by_label = isinstance(self.keep, str) and self.keep == LABEL
         if by_label and y is None:
             raise OptionError("y must be given with keep='y'; got None. Write fit(X, y), or name keep's columns.")
+        refuse_masked(X, "X")
+        if by_label:
+            refuse_masked(y, "y")
         roles = roles_of(X, self.confounds, confounds, () if by_label or self.keep is None else self.keep)
         validate_data(self, X, skip_check_array=True)
         features = check_array(features_of(X, roles), dtype=FLOAT_DTYPES, estimator=self)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
@@ -58,7 +58,9 @@ class Adaptation:
     """A model for the rows of one new site, and what it was adapted by.
 
     Attributes:
-        model: A copy whose layers take off the site's offset; for rows of this site alone.
+        model: A copy whose layers take off the site's offset; for rows of this site alone. Its state dict holds the
+            offsets (`site_offsets`) and loads into a model that is adapted too; `torch.save` of the whole copy needs no
+            such twin.
         offsets: By path of the layer, in the order in which features reach them.
         rows: How many rows of the site there were.
         known: How many of them had labels; these alone were used if there were enough.
@@ -81,13 +83,18 @@ class Adaptation:
         return f"{base}: the offset at {path!r} lies between {low:.3g} and {high:.3g}{over}"
 
 
-class Shift:
-    """Takes an offset off features; it copies and pickles with the model."""
+class Shift(nn.Module):
+    """Takes an offset off features; it copies, pickles and is saved with the model."""
+
+    offset: Tensor
 
     def __init__(self, offset: Tensor, shape: FeatureShape) -> None:
-        self.offset, self.shape = offset, shape
+        super().__init__()
+        self.register_buffer("offset", offset)
+        self.shape = shape
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        """The features without the offset."""
         flat = self.shape.flatten(x)
         offset = self.offset.to(flat)
         return self.shape.unflatten(flat - (offset if flat.ndim == 2 else offset.unsqueeze(1)), x)
@@ -139,8 +146,11 @@ def adapt(model: NormalizedModel, batches: Batches, prevalence: tuple[float, flo
             found, known = _offset(
                 torch.cat(first.seen), metadata, layer._beta().double().cpu(), twin.design, prevalence
             )
-            first.insertion.after = Shift(found.subtracted.to(layer._beta()), layer.shape)
-            offsets[first.insertion.place.path] = found
+            path = first.insertion.place.path
+            shift = Shift(found.subtracted.to(layer._beta()), layer.shape)
+            first.insertion.after = shift
+            twin.site_offsets[path.replace(".", "/")] = shift
+            offsets[path] = found
             waiting.remove(first.insertion)
     used = None if known >= FEWEST else prevalence
     return Adaptation(twin, offsets, len(metadata), known, used)

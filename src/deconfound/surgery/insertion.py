@@ -99,7 +99,8 @@ class Insertion:
                     f"the layer at {self.place.path!r} must exist before the model is compiled or exported; got none "
                     "yet. Pass example= to normalize, or call the model once before."
                 )
-            with self.carrier.building:
+            # Tensors that inference mode makes could never be trained.
+            with self.carrier.building, torch.inference_mode(False):
                 if self.layer is None:
                     self.place = shaped(self.place, module, features)
                     self.build().to(features.device, features.dtype).train(training)

@@ -42,6 +42,7 @@ class NormalizedModel(nn.Module):
         self.plan = plan
         self.layers = nn.ModuleDict()
         self._norms = hooks_for(plan.norms, layer_norm_for)
+        self.site_offsets = nn.ModuleDict()  # of a copy that `adapt` made for a new site
         self.layer_norms = nn.ModuleDict({hook.place.path.replace(".", "/"): hook.norm for hook in self._norms})
         self._carrier = Carrier()
         self._insertions: list[Insertion] = []
@@ -99,8 +100,8 @@ class NormalizedModel(nn.Module):
             )
         current = self._pass(metadata, fit_on, weight)
         if self.training and not current.traced:
-            given = (*inputs, *keywords.values())
-            current.inputs_want_gradients = any(isinstance(one, Tensor) and one.requires_grad for one in given)
+            given = tensors_in((*inputs, *keywords.values()))
+            current.inputs_want_gradients = any(tensor.requires_grad for tensor in given)
         output = self._carrier.carry(current, lambda: self.network(*inputs, **keywords))
         if not current.traced:
             self._adopt_new()

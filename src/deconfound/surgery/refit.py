@@ -24,20 +24,12 @@ Batches = Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]]
 @torch.no_grad()
 def refit(model: NormalizedModel, batches: Batches, prior: float | None) -> None:
     """Fit every layer's β to held-out rows; see `NormalizedModel.refit`."""
-    if not callable(batches) and iter(batches) is batches:
-        raise OptionError(
-            "batches must be there to be read again; got an iterator. Pass a list, a loader, or a function that "
-            "returns an iterator."
-        )
     if prior is None:
         prior = ROWS_PER_DIRECTION * model.design.confound_directions
     if prior < 0:
         raise OptionError(f"prior must be a number of rows, 0 or more; got {prior}.")
-    first = list(islice(batches() if callable(batches) else batches, 2))
-    single = len(first) == 1
+    single = _build_layers(model, batches) == 1
     with eval_mode(model):
-        if first and len(model.layers) < len(model.plan.places):
-            _forward(model, first[:1])  # builds the layers that wait for their first forward
         with refitting(_layers(model), prior, at_once=single) as reached:
             _forward(model, batches)
         if single:
@@ -53,16 +45,32 @@ def refit(model: NormalizedModel, batches: Batches, prior: float | None) -> None
 @contextmanager
 def refitted(model: NormalizedModel, batches: Batches, prior: float | None) -> Iterator[None]:
     """A context in which the layers are refitted, and after which they are as before."""
+    _build_layers(model, batches)
     layers = _layers(model)
     held = [tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers())]
     before = [tensor.detach().clone() for tensor in held]
-    refit(model, batches, prior)
     try:
+        refit(model, batches, prior)
         yield
     finally:
         with torch.no_grad():
             for tensor, value in zip(held, before, strict=True):
                 tensor.copy_(value)
+
+
+@torch.no_grad()
+def _build_layers(model: NormalizedModel, batches: Batches) -> int:
+    """Build the layers that wait for their first forward; 0, 1 or 2 for no, one or several batches."""
+    if not callable(batches) and iter(batches) is batches:
+        raise OptionError(
+            "batches must be there to be read again; got an iterator. Pass a list, a loader, or a function that "
+            "returns an iterator."
+        )
+    first = list(islice(batches() if callable(batches) else batches, 2))
+    if first and len(model.layers) < len(model.plan.places):
+        with eval_mode(model):
+            _forward(model, first[:1])
+    return len(first)
 
 
 def read_batches(batches: Batches) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any, Any]]:

@@ -194,27 +194,26 @@ class PMDNResidual(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Add the way through β to the gradient; in full precision, also where backward runs under autocast."""
         gradient, step = gradients[0], ctx.step
-        if step.gradient is None:
+        # Where nothing is learned β stands still, and is a constant of the gradient.
+        if step.gradient is None or not step.learn or (step.batch.inputs_want_gradients and not _learns_now(ctx)):
             return gradient, None
-        learn = step.learn and (not step.batch.inputs_want_gradients or _learns_now(ctx))
-        if learn and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             _refuse_second_derivatives()
         if torch.is_autocast_enabled(gradient.device.type):
             with full_precision(gradient.device):
-                return _through_beta(gradient, step, step.gradient, learn), None
-        return _through_beta(gradient, step, step.gradient, learn), None
+                return _through_beta(gradient, step, step.gradient), None
+        return _through_beta(gradient, step, step.gradient), None
 
 
-def _through_beta(gradient: Tensor, step: Step, state: ImplicitGradient, learn: bool) -> Tensor:
-    if learn and step.fused:
+def _through_beta(gradient: Tensor, step: Step, state: ImplicitGradient) -> Tensor:
+    if step.fused:
         return _fused_backward(gradient, step)
-    mean, room = state.mean, None
+    mean = state.mean
     wide = gradient if gradient.dtype == mean.dtype else gradient.to(mean.dtype)
     if not step.shared and wide.ndim > 2:
         wide = wide.flatten(1)
-    if learn:
-        taken = update(state, wide if wide.ndim == 2 else wide.sum(-1), step.batch, step.plan.rates[-1])
-        room = taken if wide.ndim == 2 and step.batch.on_host else None
+    taken = update(state, wide if wide.ndim == 2 else wide.sum(-1), step.batch, step.plan.rates[-1])
+    room = taken if wide.ndim == 2 and step.batch.on_host else None
     out = residualize(wide, step.through, mean, 1 / _count(wide), room)
     if out.dtype != gradient.dtype or out.ndim != gradient.ndim:
         out = out.reshape(gradient.shape).to(gradient.dtype)

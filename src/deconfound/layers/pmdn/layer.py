@@ -11,6 +11,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
+from deconfound.layers import torch_private
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.checkpoint import Share
 from deconfound.layers.functional import Moments, positive, running_gram
@@ -150,7 +151,7 @@ class PMDN(MetadataLayer):
         if learns and looks:
             samples.fill_(seen + plan.usable)
         elif learns:
-            samples.add_(plan.usable)
+            torch_private.written(samples).add_(plan.usable)
         return Step(
             batch, plan, through, in_rows(held["beta"]), held["skipped"], state, self.updating, fused,
             self.share is not None,
