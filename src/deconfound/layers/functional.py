@@ -104,7 +104,7 @@ def _by_parts(features: Tensor, *others: Tensor) -> bool:
     watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if watched or any(tensor.dtype != features.dtype for tensor in others):
         return False
-    if torch.jit.is_tracing():  # a trace would keep the number of parts
+    if torch_private.in_trace():  # which would keep the number of parts
         return False
     return not torch_private.in_functorch() and not torch_private.in_forward_mode()  # which write into no given tensor
 

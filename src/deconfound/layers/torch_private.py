@@ -21,6 +21,11 @@ def is_exporting() -> bool:
     return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
+def in_trace() -> bool:
+    """Whether `torch.jit.trace` looks on, to which every number is a constant."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
 def in_functorch() -> bool:
     """Whether a `torch.func` transform runs: its tensors cannot be written into, nor kept."""
     return torch._C._functorch.maybe_current_level() is not None
