@@ -263,3 +263,5 @@ def test_torch_func_is_refused_in_training_and_works_in_eval(cohort, kind):
         torch.func.grad(lambda x: layer(x, metadata).sum())(x[0])
     layer.eval()
     assert torch.vmap(lambda x: layer(x, metadata))(x).shape == x.shape
+    by_row = torch.vmap(lambda row, about: layer(row[None], about[None])[0])(x[0], metadata)
+    torch.testing.assert_close(by_row, layer(x[0], metadata))

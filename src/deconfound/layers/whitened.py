@@ -14,6 +14,7 @@ from torch import Tensor
 from deconfound.design import Design
 from deconfound.design.table import as_array
 from deconfound.errors import ShapeError
+from deconfound.layers import torch_private
 from deconfound.layers.functional import Moments, cross_products, eigenvalue_bound, positive
 from deconfound.layers.tensors import Number, exact_type, number, on_host, processes, sum_over_processes
 
@@ -165,6 +166,8 @@ def refuse_nan(metadata: Tensor, design: Design, training: bool) -> None:
     if metadata.device.type not in ("cpu", "meta") or torch.compiler.is_compiling():
         return
     if training and metadata.is_cpu and math.isfinite(metadata.sum().item()):  # one number tells for all of them
+        return
+    if not training and torch_private.in_functorch():  # whose tensors cannot be looked into
         return
     columns = design.columns if training else design.confound_columns
     finite = torch.isfinite(metadata[:, : len(columns)]).all(0).tolist()
