@@ -376,3 +376,48 @@ def test_a_run_whose_files_were_changed_is_told_by_file(run, tmp_path, name, con
     (folder / name).write_text(content)
     with pytest.raises(RunError, match=said):
         predict(folder, run[1])
+
+
+def test_levels_that_look_like_numbers_or_truths_are_known_in_a_table_that_has_no_other(tmp_path):
+    """Where 3B is not among the new sites, a reader alone would take the others for numbers."""
+    frame = tiny.cohort(90)
+    frame["site"] = frame["site"].map({"A": "1", "B": "02", "C": "3B"})
+    frame["family"] = np.array(["TRUE", "FALSE", "unknown"])[np.arange(90) // 2 % 3]
+    frame["stage"] = np.array(["01", "2", "x"])[np.arange(90) // 3 % 3]
+    path = tiny.write(tmp_path, frame)
+    tiny.fit(tiny.config(path, tmp_path / "run", training={"epochs": 2}))
+    kept = predict(tmp_path / "run", path).scores
+    few = ((frame["site"] != "3B") & (frame["family"] != "unknown") & (frame["stage"] != "x")).tolist()
+    frame[few].to_excel(tmp_path / "few.xlsx", index=False)
+    frame[few].to_parquet(tmp_path / "few.parquet")
+    new = [tiny.write(tmp_path, frame[few], "few.csv"), tmp_path / "few.xlsx", tmp_path / "few.parquet", frame[few]]
+    for table in new:
+        found = predict(tmp_path / "run", table)
+        assert found.assumed == ()
+        assert torch.allclose(found.scores, kept[torch.tensor(few)], atol=1e-6)
+    typed = frame[(frame["site"] == "1") & np.array(few)].assign(site=1.0)
+    typed["family"] = typed["family"] == "TRUE"
+    rows = typed.index.tolist()
+    assert torch.allclose(predict(tmp_path / "run", typed).scores, kept[rows], atol=1e-6)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_labels_are_not_read_so_that_a_class_the_run_has_not_seen_is_no_fault(tmp_path, method):
+    path = tiny.write(tmp_path)
+    network = {"name": "mlp", "options": {"hidden": [16]}}  # erase needs more features than directions
+    tiny.fit(tiny.config(path, tmp_path / "run", method={"name": method}, network=network, training={"epochs": 1}))
+    bare = predict(tmp_path / "run", tiny.write(tmp_path, tiny.cohort().drop(columns="dx"), "bare.csv")).scores
+    other = tiny.write(tmp_path, tiny.cohort().assign(dx="mci"), "other.csv")
+    for table in (path, other):
+        assert torch.equal(predict(tmp_path / "run", table).scores, bare)
+
+
+@pytest.mark.parametrize("missing", ["error", "mean"])
+def test_a_class_that_the_run_has_not_seen_is_no_label_where_it_adapts(tmp_path, missing):
+    path = tiny.write(tmp_path)
+    tiny.fit(tiny.config(path, tmp_path / "run", design={"missing": missing}, training={"epochs": 1}))
+    bare, other = (tiny.write(tmp_path, shifted().assign(dx=dx), f"{dx}.csv") for dx in (None, "mci"))
+    found, expected = (predict(tmp_path / "run", table, unseen="adapt") for table in (other, bare))
+    assert "fold 0, site 'Z': 80 rows without labels" in " ".join(found.assumed)
+    assert found.assumed == expected.assumed
+    assert torch.equal(found.scores, expected.scores)

@@ -9,7 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.class_names import listed_names, places_of, same_class, sorted_levels, with_other_classes
+from deconfound.auditing.class_names import (
+    NamedOutputs,
+    class_order,
+    listed_names,
+    names_of,
+    places_of,
+    same_class,
+    sorted_levels,
+    with_other_classes,
+)
 from deconfound.design.table import as_array, in_rows, is_missing, level_text, plain
 from deconfound.design.units import reads_as_number
 from deconfound.errors import ShapeError, TableError
@@ -22,6 +31,12 @@ MOST_CODES = 20
 ROWS_OF_A_CLASS = 5
 # Squares and products of larger outputs are not numbers.
 LARGEST = 1e75
+# A probability that was rounded to two digits is wrong by this at most, and a row's sum by so much for each of them.
+ROUNDING = 0.005
+# Sums of float16 miss 1 by less than this, and probabilities of float32 leave [0, 1] by less than the other.
+NEAR_ONE, NEAR = 1e-3, 1e-6
+# One spoilt row does not make logits of all the others.
+NEARLY_ALL = 0.99
 Score = tuple[str, Tensor, Tensor]
 
 
@@ -58,22 +73,15 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class NamedOutputs:
-    """Outputs `(n, k)` of a file, with the names of their columns."""
-
-    values: NDArray[Any]
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-@dataclass(frozen=True)
 class Outputs:
-    """Outputs as `values (n, k)` float64, and the class of each column where names tell it; () where the order does."""
+    """Outputs as `values (n, k)` float64, and the class of each column where names tell it; () where the order does.
+
+    `names` are those of columns that were neither classes nor brought into another order.
+    """
 
     values: Tensor
     classes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def read_outputs(
@@ -85,18 +93,18 @@ def read_outputs(
     `classes` says what each of them stands for.
     """
     what = f"{space} of {model!r}"
-    called: list[str] = []
+    called = [] if classes else names_of(outputs)
     if isinstance(outputs, Tensor):
         outputs = tensor(outputs.detach(), what).cpu().double().numpy()
     elif np.ma.is_masked(outputs):
         raise ShapeError(f"{what} must be there in every row; got masked ones. Leave these rows out.")
     elif hasattr(outputs, "iloc") and getattr(outputs, "ndim", 1) == 2 and labels and not classes:
         wanted = [label.name for label in labels] if len(labels) > 1 else sorted_levels(labels[0].levels)
-        if all(isinstance(name, str) for name in outputs.columns):  # whole numbers may be positions
-            called = list(outputs.columns)
-        outputs = outputs.iloc[:, places_of(wanted, [str(name) for name in outputs.columns])]
+        places = places_of(wanted, [str(name) for name in outputs.columns])
+        called = [] if class_order(called, wanted) else called
+        outputs = outputs.iloc[:, places]
     elif isinstance(outputs, NamedOutputs):
-        called, outputs = list(outputs.names), outputs.values
+        outputs = outputs.values
     try:
         array = np.asarray(outputs)
     except (ValueError, TypeError) as error:
@@ -125,7 +133,7 @@ def read_outputs(
     if len(labels) == 1 and labels[0].kind == "categorical" and (odd := other_codes(numbers, labels[0])):
         found = (*labels[0].levels, *odd)
         numbers = (numbers == torch.tensor([float(name) for name in found], dtype=torch.float64)).double()
-    return Outputs(numbers, found)
+    return Outputs(numbers, found, tuple(called) if len(called) == numbers.shape[1] else ())
 
 
 def other_codes(outputs: Tensor, label: Column) -> list[str]:
@@ -215,8 +223,8 @@ def answers(
         chosen = torch.nn.functional.one_hot(codes, len(label.levels)).double()
         reading = f"the output is the predicted class of {label.name} ({', '.join(label.levels)})"
         return _classes(chosen, label, label.levels, reading, rows)
-    if k == len(labels) and all(label.kind == "binary" for label in labels):
-        return _binary(outputs, labels, rows)
+    if (cut := binary_cut(outputs, labels)) is not None:
+        return _binary(outputs, labels, cut, rows)
     order = tuple(classes) or sorted_levels(label.levels)
     if len(labels) == 1 and k == len(order) and set(label.levels) <= set(order):
         reading = f"the highest of {k} columns is the predicted {label.name} ({', '.join(order)}, in this order)"
@@ -224,9 +232,18 @@ def answers(
     return None
 
 
-def _binary(outputs: Tensor, labels: Sequence[Column], rows: dict[str, Any]) -> Answers:
-    probabilities = bool(((outputs >= 0) & (outputs <= 1)).all())
-    cut = 0.5 if probabilities else 0.0
+def binary_cut(outputs: Tensor, labels: Sequence[Column]) -> float | None:
+    """Above what an output means the later level, where each column is the score of a binary label; else None."""
+    if not labels or outputs.shape[1] != len(labels) or any(label.kind != "binary" for label in labels):
+        return None
+    if len(labels) == 1 and _class_codes(outputs[:, 0], labels[0]) is not None:
+        return None
+    return 0.5 if _from_0_to_1(outputs, NEAR) else 0.0
+
+
+def _binary(outputs: Tensor, labels: Sequence[Column], cut: float, rows: dict[str, Any]) -> Answers:
+    probabilities = cut > 0
+    outputs = outputs.clamp(0, 1) if probabilities else outputs
     truth = torch.stack([label.values for label in labels], dim=1)
     right = ((outputs > cut).double() == truth).all(1).double()
     scores = tuple((label.name, outputs[:, i], (truth[:, i] == 1).double()) for i, label in enumerate(labels))
@@ -238,7 +255,8 @@ def _binary(outputs: Tensor, labels: Sequence[Column], rows: dict[str, Any]) -> 
 def _classes(outputs: Tensor, label: Column, order: Sequence[str], reading: str, rows: dict[str, Any]) -> Answers:
     """One column per class, in this order; for two classes one score says it all."""
     levels = [*label.levels, *(name for name in order if name not in label.levels)]
-    chance = _probabilities(outputs)[:, torch.tensor([order.index(level) for level in levels])]
+    chance, made = _probabilities(outputs)
+    chance, reading = chance[:, torch.tensor([order.index(level) for level in levels])], reading + made
     chosen = chance.argmax(1)
     right = (chosen == label.values).double()
     rows = rows | {"other": (chosen >= len(label.levels)).double()}
@@ -258,10 +276,21 @@ def _class_codes(output: Tensor, label: Column) -> Tensor | None:
     return (output[:, None] == numbers).double().argmax(1)
 
 
-def _probabilities(outputs: Tensor) -> Tensor:
-    """Class probabilities: the outputs themselves where they already are, else their softmax."""
-    return outputs if _are_probabilities(outputs) else outputs.softmax(1)
+def _probabilities(outputs: Tensor) -> tuple[Tensor, str]:
+    """Class probabilities and how they were made: the outputs where they already are some, else their softmax."""
+    if not _are_probabilities(outputs):
+        return outputs.softmax(1), "; their softmax is taken as probabilities"
+    sums = outputs.sum(1, keepdim=True)
+    if bool(((sums - 1).abs() < NEAR_ONE).all()):
+        return outputs, ""
+    return outputs / sums.clamp_min(NEAR), "; rounded probabilities, each row divided by its sum"
 
 
 def _are_probabilities(outputs: Tensor) -> bool:
-    return bool((outputs.sum(1) - 1).abs().max() < 1e-3) and bool((outputs >= 0).all())
+    """Whether nearly every row adds up to 1, but for rounding, and none leaves [0, 1]."""
+    near = (outputs.sum(1) - 1).abs() < outputs.shape[1] * ROUNDING + NEAR_ONE
+    return _from_0_to_1(outputs, NEAR_ONE) and float(near.double().mean()) >= NEARLY_ALL
+
+
+def _from_0_to_1(outputs: Tensor, near: float) -> bool:
+    return bool(((outputs >= -near) & (outputs <= 1 + near)).all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from deconfound.design.table import absent, in_rows, is_missing, level_text
 from deconfound.errors import TableError
 
 Columns = dict[str, NDArray[Any]]
-ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "subject", "id")
+ID_NAMES = ("participant_id", "subject_id", "scan_id", "sample_id", "row_id", "subject", "id", "eid")
 # Families of columns that hold outputs; of several in one file the first says most.
 FAMILIES = ("logit", "score", "prob", "prediction", "output", "y_hat", "yhat", "pred")
 
@@ -42,8 +42,11 @@ class Content:
         return len(next(iter((self.columns or self.arrays).values())))
 
 
-def read_file(path: Path, text: Sequence[str] = ()) -> Content:
-    """Read CSV, TSV, Parquet, NPY or NPZ; the columns named in `text` stay text, so that an id keeps its zeros."""
+def read_file(path: Path, text: Sequence[str] = (), as_it_is: Sequence[str] = ()) -> Content:
+    """Read CSV, TSV, Parquet, NPY or NPZ; the columns named in `text` stay text, so that an id keeps its zeros.
+
+    They do so in any capitals, but for the columns named in `as_it_is`.
+    """
     if not path.is_file():
         what = "a folder" if path.is_dir() else "nothing there"
         raise TableError(f"{path} must be a file; got {what}. Check the path.")
@@ -54,7 +57,9 @@ def read_file(path: Path, text: Sequence[str] = ()) -> Content:
         raise TableError(
             f"{path} must end in {', '.join(TABLES)}, .npy or .npz; got {kind or 'no ending'!r}. Save it as one."
         )
-    return Content(path, read_table(path, text), {})
+    columns, names = read_table(path, text), {name.casefold() for name in text}
+    others = [name for name in columns if name.casefold() in names and name not in (*text, *as_it_is)]
+    return Content(path, read_table(path, [*text, *others]) if others else columns, {})
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -99,7 +104,10 @@ def called_like_outputs(name: str) -> bool:
 
 
 def positive_level(columns: Columns, outputs: Sequence[str], label: str) -> str | None:
-    """The class that `predicted_LABEL` names where the score of that label is high; None where it does not say."""
+    """The class that `predicted_LABEL` names where the score of that label is high; None where it does not say.
+
+    It may be none of the label's own, as True beside 0 and 1.
+    """
     answer = columns.get(f"predicted_{label}")
     scores = [name for name in outputs if name.partition("_")[2] == label]
     if answer is None or len(scores) != 1 or columns[scores[0]].dtype.kind not in "fiu":
@@ -130,6 +138,22 @@ def stacked(file: Content, names: Sequence[str]) -> NDArray[Any]:
     return columns[0] if len(columns) == 1 else np.column_stack(columns)
 
 
+def with_ids_called_alike(contents: Sequence[Content], wanted: str | None) -> list[Content]:
+    """The files, each with its ids also under the names that the first table has for them in other capitals."""
+    first = next((content for content in contents if content.columns), None)
+    if first is None:
+        return list(contents)
+    ids = {*ID_NAMES, *([wanted.casefold()] if wanted else [])}
+    names = [*([wanted] if wanted else []), *(name for name in first.columns if name.casefold() in ids)]
+    out = []
+    for content in contents:
+        own = {name.casefold(): name for name in reversed(content.columns)}
+        alike = {name: own[name.casefold()] for name in names if name.casefold() in own and name not in content.columns}
+        more = {name: content.columns[other] for name, other in alike.items()}
+        out.append(replace(content, columns=content.columns | more) if more else content)
+    return out
+
+
 def id_column(wanted: str | None, contents: Sequence[Content]) -> str | None:
     """The column that joins the tables: the named one, else a usual name that all of them have, else None."""
     tables = [content for content in contents if content.columns]
@@ -139,7 +163,9 @@ def id_column(wanted: str | None, contents: Sequence[Content]) -> str | None:
             if faults:
                 raise TableError(faults[0])
         return wanted
-    shared = [name for name in ID_NAMES if all(name in content.columns for content in tables)]
+    called = {name.casefold(): name for name in reversed(tables[0].columns)} if tables else {}
+    names = [called[name] for name in ID_NAMES if name in called]
+    shared = [name for name in names if all(name in content.columns for content in tables)]
     return shared[0] if shared and len(tables) > 1 else None
 
 
@@ -151,6 +177,8 @@ def matched_rows(left: Content, right: Content, key: str | None) -> NDArray[np.i
                 f"{left.path} and {right.path} must have the same rows in the same order where no id joins them; "
                 f"got {left.rows} and {right.rows} rows. Name the column that both share with --id."
             )
+        if left is not right:
+            _refuse_other_order(left, right)
         return np.arange(left.rows)
     join_positions(left.path, left.columns[key], key)
     place = join_positions(right.path, right.columns[key], key)
@@ -161,6 +189,23 @@ def matched_rows(left: Content, right: Content, key: str | None) -> NDArray[np.i
             f"({len(missing)} of {left.rows} are absent). Add the rows, or leave them out of {left.path.name}."
         )
     return np.array([place[value] for value in left.columns[key].tolist()])
+
+
+def _refuse_other_order(left: Content, right: Content) -> None:
+    """Refuse files that share a column with a value of its own in each row, the same ones in another order."""
+    called = {name.casefold(): name for name in right.columns}
+    for name in left.columns:
+        other = called.get(name.casefold())
+        if other is None or called_like_outputs(name):
+            continue
+        mine, its = (list(map(level_text, cells.tolist())) for cells in (left.columns[name], right.columns[other]))
+        if mine != its and len(set(mine)) == len(mine) and set(mine) == set(its):
+            row = next(row for row, pair in enumerate(zip(mine, its, strict=True)) if pair[0] != pair[1])
+            raise TableError(
+                f"{left.path} and {right.path} must have their rows in the same order where no id joins them; got "
+                f"{name!r} = {mine[row]} and {its[row]} in row {row}, and the same values in another order. Join them "
+                f"with --id '{name}', or sort both alike."
+            )
 
 
 @dataclass(frozen=True)

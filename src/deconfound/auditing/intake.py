@@ -9,12 +9,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from deconfound.auditing.answers import LARGEST, MOST_CODES, Outputs, other_codes, read_outputs
-from deconfound.auditing.class_names import listed_names
+from deconfound.auditing.answers import LARGEST, Outputs, binary_cut, other_codes, read_outputs
+from deconfound.auditing.class_names import (
+    holds_numbers,
+    listed_names,
+    named_level,
+    names_no_class,
+    names_of,
+    sorted_levels,
+)
+from deconfound.auditing.contradictions import refuse_other_order
 from deconfound.auditing.records import Note
-from deconfound.auditing.table_checks import SITES, alike_levels, alike_sentence, codes_in, repeated_people
+from deconfound.auditing.table_checks import doubts, person_doubts, refuse_texts_among_numbers
 from deconfound.design.table import Table, absent, category_columns, column_names, in_rows, is_missing, read_columns
-from deconfound.design.units import amount_as_text, reads_as_number
 from deconfound.errors import OptionError, ShapeError, TableError, did_you_mean
 from deconfound.metrics.columns import Column, category_codes, column
 from deconfound.metrics.conditional import SMALLEST_GROUP
@@ -65,27 +72,27 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
     columns = read_columns(table, [*roles.confounds, *roles.labels, *roles.single])
     categories = category_columns(table, [*roles.confounds, *roles.labels])
     types = {**dict.fromkeys(categories, "categorical"), **roles.types}
-    labels = [
-        directed(column(name, columns[name], types.get(name), codes_to=10), roles.positive.get(name))
-        for name in roles.labels
-    ]
+    refuse_texts_among_numbers(columns, [name for name in [*roles.confounds, *roles.labels] if name not in types])
+    labels = [column(name, columns[name], types.get(name), codes_to=10) for name in roles.labels]
+    positive = {**_named_levels(outputs, labels, roles), **roles.positive}
+    labels = [directed(label, positive.get(label.name)) for label in labels]
     confounds = [column(name, columns[name], types.get(name)) for name in roles.confounds]
     for item in [*labels, *confounds]:
         if item.kind == "numeric" and (largest := float(item.values.abs().nan_to_num().max())) > LARGEST:
             raise TableError(f"column {item.name!r} must lie within ±{LARGEST:g}; got {largest:g}. Rescale it.")
     n = len(columns[roles.confounds[0]])
-    notes = _doubts(table, roles, columns, types, [*labels, *confounds])
+    notes = doubts(columns, types, labels, confounds) + ([] if roles.person else person_doubts(table))
     present = torch.ones(n, dtype=torch.bool)
     for label in labels:
         present &= label.present
         if missing := int((~label.present).sum()):
             text = f"{missing:,} of {n:,} rows have no {label.name} and are left out."
             notes.append(Note("missing", "note", "", text))
-    _refuse_other_order(outputs, table, "outputs")
+    refuse_other_order(outputs, table, "outputs")
     given = _models(outputs, labels, n, "outputs", _class_order(roles.classes, labels))
     spaces = {"outputs": {model: item.values for model, item in given.items()}}
     if features is not None:
-        _refuse_other_order(features, table, "features")
+        refuse_other_order(features, table, "features")
         hidden = _models(features, [], n, "features")
         spaces["features"] = {model: item.values for model, item in hidden.items()}
     if roles.fold is not None:
@@ -100,6 +107,7 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
             text = f"The outputs of {model} are the same in every row: they hold nothing, of a confound or of a label."
             notes.append(Note("constant outputs", "warning", "", text))
     labels = [label.take(rows) for label in labels]
+    notes += [note for model, item in given.items() for note in _questions(model, item, labels, rows)]
     notes += [note for model, item in given.items() for note in _other_classes(model, item, labels, rows)]
     return Intake(
         {space: {model: values[rows] for model, values in models.items()} for space, models in spaces.items()},
@@ -114,54 +122,59 @@ def read(outputs: Any, features: Any, table: Table, roles: Roles) -> Intake:
     )
 
 
-def _doubts(
-    table: Table, roles: Roles, columns: Mapping[str, Any], types: Mapping[str, str], items: Sequence[Column]
-) -> list[Note]:
-    """Columns that may hold something else than they are read as."""
-    notes = [
-        Note("codes", "warning" if name.lower() in SITES else "note", name,
-             f"{name} holds {count} distinct whole numbers and is read as a number; if they are "
-             f"codes, pass types={{{name!r}: 'categorical'}} (--type '{name}=categorical').")
-        for name in roles.confounds
-        if name not in types and (count := codes_in(name, columns[name]))
-    ]  # fmt: skip
-    notes += [
-        Note("alike levels", "warning", "" if item.name in roles.labels else item.name,
-             f"{alike_sentence(item.name, groups)}.")
-        for item in items
-        if (groups := alike_levels(item.levels))
-    ]  # fmt: skip
-    notes += [
-        Note("codes", "warning", "" if item.name in roles.labels else item.name,
-             f"{item.name} holds {len(item.levels):,} different numbers as text, each a level of its own; turn them "
-             f"into numbers, or pass types={{{item.name!r}: 'numeric'}} (--type '{item.name}=numeric').")
-        for item in items
-        if item.name not in types and len(item.levels) > MOST_CODES and all(map(reads_as_number, item.levels))
-    ]  # fmt: skip
-    notes += [
-        Note("codes", "warning", "" if item.name in roles.labels else item.name,
-             f"{item.name} holds numbers with other text, such as {shown!r}, and each of its {len(item.levels):,} "
-             f"values is a level of its own; write plain numbers, or pass types={{{item.name!r}: 'categorical'}} "
-             f"(--type '{item.name}=categorical') if they are names.")
-        for item in items
-        if item.levels and item.name not in types and (shown := amount_as_text(columns[item.name].tolist()))
-    ]  # fmt: skip
-    if roles.person is None and (name := repeated_people(table)) is not None:
-        cells = np.asarray(table[name]).tolist()
-        text = (
-            f"{name} names {len(set(cells)):,} people in {len(cells):,} rows, which are taken as independent: p-values "
-            f"come out too small and intervals too narrow. Pass person={name!r} (--person '{name}')."
-        )
-        notes.append(Note("repeated people", "warning", "", text))
-    return notes
-
-
 def _class_order(classes: Sequence[str], labels: Sequence[Column]) -> tuple[str, ...]:
     given = tuple(str(level) for level in classes)
     if given and (len(labels) != 1 or not set(given) >= set(labels[0].levels) or len(set(given)) < len(given)):
         levels = ", ".join(labels[0].levels) if len(labels) == 1 else f"{len(labels)} labels"
         raise OptionError(f"classes must name every level of the one label; got {', '.join(given)} for {levels}.")
     return given
+
+
+def _named_levels(outputs: Any, labels: Sequence[Column], roles: Roles) -> dict[str, str]:
+    """The level that a single column of outputs is called by, such as `prob_AD`, of the one binary label."""
+    if len(labels) != 1 or labels[0].kind != "binary" or labels[0].name in roles.positive or len(roles.classes):
+        return {}
+    (label,), found = labels, dict[str, str]()
+    for model, values in _by_model(outputs).items():
+        names = names_of(values)
+        if len(names) == 1 and (level := named_level(names[0], label.levels)) and holds_numbers(values):
+            found[str(model)] = level
+    if len(set(found.values())) > 1:
+        said = ", ".join(f"{level} for {model!r}" for model, level in found.items())
+        raise OptionError(
+            f"the outputs of all models must be scores of the same level of {label.name!r}; got {said}, by the names "
+            "of their columns. Turn some of them around (1 - p, or -score), or pass positive={label: level} "
+            "(--positive LABEL=LEVEL) where the names say something else."
+        )
+    return dict.fromkeys([label.name] if found else [], next(iter(found.values()), ""))
+
+
+def _questions(model: str, given: Outputs, labels: Sequence[Column], rows: Tensor) -> list[Note]:
+    """Columns whose names are no classes, and scores that all lie on one side of the cut."""
+    notes, values = [], given.values[rows]
+    if len(labels) == 1 and not given.classes and names_no_class(given.names, labels[0].levels):
+        text = (
+            f"The columns of {model} are called {listed_names(given.names)}, no classes of {labels[0].name}, and "
+            f"are read as {listed_names(sorted_levels(labels[0].levels))}, in this order. Rename them, or say in "
+            "classes (--classes) what each stands for."
+        )
+        notes.append(Note("unknown classes", "warning", "", text))
+    if (cut := binary_cut(values, labels)) is not None:
+        notes += [note for i, label in enumerate(labels) for note in _one_side(model, values[:, i], cut, label)]
+    return notes
+
+
+def _one_side(model: str, values: Tensor, cut: float, label: Column) -> list[Note]:
+    """A note where the same class is predicted in every row: the scores may be cut elsewhere."""
+    above = values > cut
+    if above.any() != above.all() or bool((values == values[0]).all()):
+        return []
+    text = (
+        f"Every {'probability' if cut else 'score'} of {model} lies {'above' if above[0] else 'at or below'} {cut:g}, "
+        f"and above {cut:g} is taken to mean {label.name} = {label.levels[1]}: the same class in every row."
+    )
+    advice = " If they are percentages, divide them by 100; if they are cut elsewhere, subtract the cut."
+    return [Note("points away", "note", "", text + ("" if cut else advice))]
 
 
 def _other_classes(model: str, given: Outputs, labels: Sequence[Column], rows: Tensor) -> list[Note]:
@@ -242,22 +255,12 @@ def _alone(folds: Tensor, present: Tensor, name: str, notes: list[Note]) -> Tens
     return alone
 
 
-def _refuse_other_order(given: Any, table: Table, space: str) -> None:
-    """Refuse a Series or DataFrame whose index holds the rows in another order: it would be read by position."""
-    if not hasattr(table, "iloc"):
-        return
-    rows = list(getattr(table, "index"))  # noqa: B009 - only a DataFrame has one
-    for model, values in given.items() if isinstance(given, Mapping) else [("model", given)]:
-        other = list(values.index) if hasattr(values, "iloc") else rows
-        if other != rows and len(set(rows)) == len(rows) == len(other) and set(other) == set(rows):
-            raise ShapeError(
-                f"{space} of {model!r} must be in the order of the table; got its rows in another order. Write "
-                "outputs.loc[table.index], or pass outputs.to_numpy() where the order is right and the index is not."
-            )
+def _by_model(given: Any) -> dict[Any, Any]:
+    return dict(given) if isinstance(given, Mapping) else {"model": given}
 
 
 def _models(given: Any, labels: list[Column], n: int, space: str, classes: Sequence[str] = ()) -> dict[str, Outputs]:
-    models = dict(given) if isinstance(given, Mapping) else {"model": given}
+    models = _by_model(given)
     if not models:
         raise OptionError(f"{space} must hold at least one model; got none.")
     out = {str(model): read_outputs(values, labels, str(model), space, classes) for model, values in models.items()}

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deconfound.auditing.answers import NamedOutputs
-from deconfound.auditing.class_names import class_order, places_of, sorted_levels
+from deconfound.auditing.class_names import NamedOutputs, class_order, places_of, same_class, sorted_levels
 from deconfound.auditing.contradictions import refuse_other_values
 from deconfound.auditing.files import (
     FAMILIES,
@@ -24,12 +23,13 @@ from deconfound.auditing.files import (
     positive_level,
     read_file,
     stacked,
+    with_ids_called_alike,
 )
 from deconfound.auditing.main import audit
 from deconfound.auditing.records import Note
 from deconfound.auditing.result import Audit
 from deconfound.auditing.table_checks import repeated_people
-from deconfound.design.table import absent
+from deconfound.design.table import absent, is_missing, level_text
 from deconfound.errors import OptionError, TableError
 from deconfound.metrics.columns import column
 
@@ -69,7 +69,7 @@ def audit_files(
     """
     # An id keeps its zeros where it is read as text; which column joins is known after reading.
     text = [name for name in (id, person, *ID_NAMES) if name and name not in (*confounds, *labels)]
-    files = _read(predictions, table, features, id, text)
+    files = _read(predictions, table, features, id, text, [*confounds, *labels])
     roles = [*confounds, *labels, *(name for name in (person, fold) if name)]
     skip = {*roles, files.key or ""}
     arrays, chosen = _outputs(files, outputs, models or {}, skip)
@@ -77,7 +77,7 @@ def audit_files(
     columns = _columns(files, [*roles, *([people_of] if people_of else [])])
     for name in (*labels, *([fold] if fold else [])):
         refuse_other_values(files, name, columns[name], name == fold)
-    high = _positive_levels(files.first, chosen, labels) | dict(positive or {})
+    high = _positive_levels(files.first, chosen, columns, labels) | dict(positive or {})
     if not classes:
         arrays, classes = _by_names(arrays, chosen, columns, labels)
     result = audit(
@@ -101,13 +101,15 @@ def _read(
     features: str | Path | None,
     id: str | None,
     text: Sequence[str],
+    as_it_is: Sequence[str],
 ) -> JoinedFiles:
     """Read every file, the columns of `text` as such, and find the column that joins them."""
-    contents = tuple(read_file(Path(path), text) for path in predictions)
-    people = None if table is None else read_file(Path(table), text)
-    hidden = None if features is None else read_file(Path(features), text)
-    key = id_column(id, contents if people is None else (*contents, people))
-    return JoinedFiles(contents, people or contents[0], hidden, key)
+    paths = [*predictions, *(path for path in (table, features) if path is not None)]
+    read = with_ids_called_alike([read_file(Path(path), text, as_it_is) for path in paths], id)
+    hidden = None if features is None else read.pop()
+    people = None if table is None else read.pop()
+    key = id_column(id, read if people is None else [*read, people])
+    return JoinedFiles(tuple(read), people or read[0], hidden, key)
 
 
 def _outputs(
@@ -126,11 +128,18 @@ def _outputs(
     return arrays, chosen
 
 
-def _positive_levels(first: Content, chosen: Mapping[str, list[str]], labels: Sequence[str]) -> dict[str, str]:
-    """For each label the level that a high score stands for, where the file says so."""
+def _positive_levels(
+    first: Content, chosen: Mapping[str, list[str]], columns: Columns, labels: Sequence[str]
+) -> dict[str, str]:
+    """For each label the level that a high score stands for, where the file says so by a level that the label has."""
     names = next(iter(chosen.values()), [])
-    found = {label: positive_level(first.columns, names, label) for label in labels}
-    return {label: level for label, level in found.items() if level is not None}
+    found = {}
+    for label in labels:
+        levels = sorted({level_text(cell) for cell in columns[label].tolist() if not is_missing(cell)})
+        said = positive_level(first.columns, names, label)
+        if said is not None and (level := same_class(said, levels)) in levels:
+            found[label] = level
+    return found
 
 
 def _matched_by_order(files: JoinedFiles) -> list[Note]:
@@ -160,9 +169,10 @@ def _by_names(
 ) -> tuple[dict[str, Any], Sequence[str]]:
     """Outputs whose columns are in the order of the labels or classes that their names tell, and that of the classes.
 
-    One order of classes that all models have is left as it is. Other names than those of one label's classes go with
-    the outputs.
+    One order of classes that all models have is left as it is. Other names than those of one label's classes, and that
+    of a single column, go with the outputs.
     """
+    alone = {model: NamedOutputs(arrays[model], tuple(names)) for model, names in chosen.items() if len(names) == 1}
     named = {model: names for model, names in chosen.items() if len(names) > 1}
     wanted: Sequence[str] = labels
     with_names: dict[str, NamedOutputs] = {}
@@ -175,7 +185,7 @@ def _by_names(
         with_names = {model: NamedOutputs(arrays[model], tuple(names)) for model, names in other.items()}
         named = {model: names for model, names in named.items() if model not in other}
     ordered = {model: arrays[model][:, places_of(wanted, names)] for model, names in named.items()}
-    return {**arrays, **with_names, **ordered}, ()
+    return {**arrays, **alone, **with_names, **ordered}, ()
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.design.table import is_missing
-from deconfound.errors import TableError
+from deconfound.errors import DeconfoundWarning, TableError
 
 _WORDS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "bar"}
 # What R, SQL, Excel, SAS and pandas write for nothing. Among names they may be names: a site can be called NA.
 EMPTY_AMONG_NUMBERS = frozenset({"na", "<na>", "nan", "null", "none", "#n/a", "."})
+# A number below a million whose comma may separate thousands; after a zero it cannot.
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _BOOLEANS = {"true": True, "false": False}
 # So many lines show which delimiter gives them all as many cells.
 _LINES_LOOKED_AT = 20
@@ -44,7 +47,12 @@ def read_delimited(path: Path, text: Sequence[str] = ()) -> dict[str, NDArray[An
     columns = dict(enumerate(zip(*rows, strict=True)))
     used = _named(path, names, columns)
     decimal = _decimal(content, delimiter)
-    return {names[at]: typed(columns[at], decimal, as_text=names[at] in text) for at in used}
+    found = {names[at]: typed(columns[at], decimal, as_text=names[at] in text) for at in used}
+    if decimal == ",":
+        for at in used:
+            if found[names[at]].dtype.kind == "f":
+                _warn_of_thousands(path, names[at], columns[at])
+    return found
 
 
 def typed(cells: Sequence[str], decimal: str = ".", as_text: bool = False) -> NDArray[Any]:
@@ -62,7 +70,7 @@ def typed(cells: Sequence[str], decimal: str = ".", as_text: bool = False) -> ND
     if all(cell.lower() in _BOOLEANS for cell in filled):
         truths = [None if cell is None else _BOOLEANS[cell.lower()] for cell in stripped]
         return np.array(truths, dtype=object if None in truths else bool)
-    found = [_number(cell, decimal) for cell in stripped]
+    found = [as_number(cell, decimal) for cell in stripped]
     if any(number is None for number in found) or all(number != number for number in found):  # a site called NA
         return np.array(stripped, dtype=object)
     if all(isinstance(number, int) for number in found):
@@ -82,7 +90,7 @@ def _plain_numbers(cells: Sequence[str]) -> NDArray[Any] | None:
     return None
 
 
-def _number(cell: str | None, decimal: str) -> int | float | None:
+def as_number(cell: str | None, decimal: str = ".") -> int | float | None:
     """NaN for nothing, None for what is no number."""
     if cell is None or cell.lower() in EMPTY_AMONG_NUMBERS:
         return float("nan")
@@ -159,13 +167,7 @@ def _stray_quote(path: Path, line: int, why: str) -> TableError:
 
 def _named(path: Path, names: list[str], columns: dict[int, tuple[str, ...]]) -> list[int]:
     """The places of the columns; nameless ones may number the rows, in the first place, or hold nothing."""
-    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
-    if twice:
-        where = [
-            f"{name!r} as columns {' and '.join(str(at + 1) for at, other in enumerate(names) if other == name)}"
-            for name in twice
-        ]
-        raise TableError(f"{path} must name every column once; got {', '.join(where)}. Rename or delete one of them.")
+    check_named_once(path, names)
     filled = [at for at, name in enumerate(names) if at and not name and any(cell.strip() for cell in columns[at])]
     if filled:
         raise TableError(
@@ -175,6 +177,33 @@ def _named(path: Path, names: list[str], columns: dict[int, tuple[str, ...]]) ->
     if not used:
         raise TableError(f"{path} must have a line of column names; got empty ones.")
     return used
+
+
+def check_named_once(path: Path, names: Sequence[str]) -> None:
+    """Refuse a table that has two columns of one name; columns may be without a name."""
+    twice = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
+    if twice:
+        where = [
+            f"{name!r} as columns {' and '.join(str(at + 1) for at, other in enumerate(names) if other == name)}"
+            for name in twice
+        ]
+        raise TableError(f"{path} must name every column once; got {', '.join(where)}. Rename or delete one of them.")
+
+
+def _warn_of_thousands(path: Path, name: str, cells: Sequence[str]) -> None:
+    """Warn where 1,007 may be a thousand and seven: three digits after every comma, and numbers without a comma."""
+    numbers = [cell.strip() for cell in cells if any(sign.isdigit() for sign in cell)]
+    comma = [cell for cell in numbers if "," in cell]
+    bare = [cell for cell in numbers if "," not in cell]
+    if not comma or not bare or not all(_THOUSANDS.fullmatch(cell) for cell in comma):
+        return
+    warnings.warn(
+        f"{path}: column {name!r} is read with a decimal comma, {comma[0]} as {comma[0].replace(',', '.')}; but "
+        f"{bare[0]} has no comma, and every comma stands before three digits, as one that separates thousands does. "
+        f"If it does, write {comma[0].replace(',', '')}; if it is a decimal comma, write {bare[0]},0 as well.",
+        DeconfoundWarning,
+        stacklevel=4,
+    )
 
 
 def _decimal(content: str, delimiter: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deconfound.data.files import digest
+from deconfound.data.frames import OddCell
 from deconfound.data.sources import ArraySource, SourceNote, fingerprint
 from deconfound.data.tables import Columns, join, join_positions, read_table
 from deconfound.design.table import Table, absent, category_columns, is_missing, level_text
@@ -36,6 +37,8 @@ IDENTIFIERS = (
 )
 # Text with more levels is a remark or a name, not a category.
 MOST_LEVELS = 20
+# Longer numbers are ids: as floats, two of them could be one.
+_MOST_DIGITS = 15
 
 
 def open_table(
@@ -95,6 +98,15 @@ def open_table(
         return ArraySource(values, everything, content_digest, tuple(columns), tuple(notes), row_numbers=numbers)
     files = [path, *([Path(str(table))] if table else [])]
     return ArraySource(values, everything, fingerprint(files), tuple(columns), tuple(notes), files, numbers)
+
+
+def level_features(names: Sequence[str]) -> dict[str, list[str]]:
+    """The levels by column of those features that are called `column[level]`."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if level := re.fullmatch(r"(.+?)\[(.*)\]", name, re.DOTALL):
+            found.setdefault(level.group(1), []).append(level.group(2))
+    return found
 
 
 def check_same_features(known: Sequence[str], names: Sequence[str]) -> None:
@@ -185,6 +197,9 @@ def _coded(name: str, cells: NDArray[Any]) -> tuple[Columns, SourceNote | None]:
     if cells.dtype.kind in "biuf":
         return {name: cells.astype(np.float32)}, None
     filled = [cell for cell in cells.tolist() if cell is not None]
+    odd = next((cell for cell in filled if isinstance(cell, OddCell)), None)
+    if odd is not None:
+        return {}, SourceNote("left out", name, f"{name} holds cells such as {odd}, no numbers or text: no feature")
     if all(isinstance(cell, bool) for cell in filled):
         return {name: np.array([np.nan if cell is None else cell for cell in cells.tolist()], np.float32)}, None
     levels = sorted({str(cell) for cell in filled})
@@ -208,7 +223,7 @@ def _no_number(cells: Sequence[Any]) -> Any:
 
 
 def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Columns:
-    texts = _texts(cells)
+    texts = as_levels(np.array(_texts(cells), dtype=object), levels).tolist()
     known = np.array([text in levels for text in texts])
     return {
         f"{name}[{level}]": np.where(known, np.array([text == level for text in texts]), np.nan).astype(np.float32)
@@ -218,7 +233,43 @@ def _indicators(name: str, cells: NDArray[Any], levels: Sequence[str]) -> Column
 
 def _others(cells: NDArray[Any], levels: Sequence[str]) -> list[str]:
     """The cells that hold text which is none of the levels."""
-    return [text for text in _texts(cells) if text is not None and text not in levels]
+    texts = as_levels(np.array(_texts(cells), dtype=object), levels).tolist()
+    return [text for text in texts if text is not None and text not in levels]
+
+
+def as_levels(cells: NDArray[Any], levels: Sequence[Any]) -> NDArray[Any]:
+    """Cells as the levels that they stand for, where another table has given them another type.
+
+    1, 1.0 and "1" are one level, and so are True and "TRUE"; "01" is another. A cell stays as it is where it is a
+    level, stands for none of them, or could stand for two.
+
+    Example:
+        >>> as_levels(np.array([1, 2.0, True, "01"], dtype=object), ["1", "2", "TRUE"]).tolist()
+        ['1', '2', 'TRUE', '01']
+    """
+    known: dict[str, list[Any]] = {}
+    for level in levels:
+        known.setdefault(_sense(level), []).append(level)
+    exact = {(type(level), level) for level in levels}
+    meant = {}
+    for cell in {(type(cell), cell): cell for cell in cells.tolist()}.values():
+        hits = [] if (type(cell), cell) in exact or is_missing(cell) else known.get(_sense(cell), [])
+        if len(hits) == 1:
+            meant[type(cell), cell] = hits[0]
+    if not meant:
+        return cells
+    found = np.empty(len(cells), dtype=object)
+    found[:] = [meant.get((type(cell), cell), cell) for cell in cells.tolist()]
+    return found
+
+
+def _sense(cell: Any) -> str:
+    """The same text for all ways to write one number or truth."""
+    text = level_text(cell).strip()
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", text, re.ASCII)
+    return level_text(float(text)) if number and len(text) <= _MOST_DIGITS else text
 
 
 def _texts(cells: NDArray[Any]) -> list[str | None]:

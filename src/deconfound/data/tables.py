@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from io import StringIO
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deconfound.data.delimited import read_delimited
+from deconfound.data.delimited import EMPTY_AMONG_NUMBERS, as_number, check_named_once, read_delimited
+from deconfound.data.frames import OddCell, frame_and_header, without_odd_types
 from deconfound.design.table import (
     Table,
     absent_columns,
+    category_columns,
     column_names,
     from_cells,
     in_rows,
@@ -39,7 +42,8 @@ def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str
 
     Numbers are int64 or float64 with NaN where a cell holds nothing, TRUE and FALSE are booleans, the rest is text with
     None where a cell holds nothing: where it is empty, `n/a` or `nan`, and among numbers also NA, NULL, None, #N/A or a
-    point, which other programs write.
+    point, which other programs write. Dates of a Parquet file or a workbook are text as in a CSV file, 2024-05-31;
+    cells of other types (lists, say) are `OddCell`, which whatever reads the column refuses.
 
     Args:
         table: A path, or a table that is already in memory.
@@ -51,8 +55,9 @@ def read_table(table: str | Path | Table | Mapping[str, Any], text: Sequence[str
     """
     if not isinstance(table, str | Path):
         columns = read_columns(table, column_names(table))
+        named = {*category_columns(table, list(columns))}  # where NA is a name even among numbers
         return {
-            name: _as_text(cells) if name in text else cells if cells.dtype.kind in "biuf" else from_cells(cells, name)
+            name: _as_text(cells) if name in text else _typed(cells, name, words=name not in named)
             for name, cells in columns.items()
         }
     path = Path(table)
@@ -76,24 +81,66 @@ def _read_frame(path: Path, text: Sequence[str]) -> Columns:
     if path.suffix.lower() == ".xlsx":
         need("openpyxl", "excel")
     try:
-        if path.suffix.lower() == ".parquet":
-            return read_table(pandas.read_parquet(path), text)
-        # Cells of a sheet have types of their own: whole numbers come as such, ids as they were typed.
-        with pandas.ExcelFile(path) as book:
-            sheet, names = pandas.read_excel(book, dtype=object, keep_default_na=False), book.sheet_names
-        columns = read_table({str(name).strip(): sheet[name].to_numpy(dtype=object) for name in sheet.columns}, text)
-    except TableError as error:
-        raise TableError(f"{path}: {error}") from error
+        frame, header, sheets = frame_and_header(path, pandas)
     except Exception as error:  # each way of being broken has a kind of its own
         raise TableError(f"{path} must be a table that can be read; got {error}. Save it again, or as CSV.") from error
-    if len(names) > 1:
+    check_named_once(path, header)
+    try:
+        columns = _from_cells_of_file(frame, text)
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from error
+    if len(sheets) > 1:
         warnings.warn(
-            f"{path} has {len(names)} sheets, of which the first is read, {names[0]!r}. Move the one you mean to the "
+            f"{path} has {len(sheets)} sheets, of which the first is read, {sheets[0]!r}. Move the one you mean to the "
             "front, or save it as CSV.",
             DeconfoundWarning,
             stacklevel=3,
         )
     return columns
+
+
+def _from_cells_of_file(frame: Any, text: Sequence[str]) -> Columns:
+    """The columns of a frame from a file, dates as text; columns with odd cells do no harm until they are named."""
+    cells = {str(name): without_odd_types(frame[name]) for name in frame.columns}
+    odd = {
+        name: column
+        for name, column in cells.items()
+        if isinstance(column, list) and any(isinstance(cell, OddCell) for cell in column)
+    }
+    columns = read_table({name: column for name, column in cells.items() if name not in odd}, text)
+    for name, column in odd.items():
+        found = np.empty(len(column), dtype=object)
+        found[:] = [None if is_missing(cell) else cell for cell in column]
+        columns[name] = _as_text(found) if name in text else found
+    return {name: columns[name] for name in cells}
+
+
+def _typed(cells: NDArray[Any], name: str, words: bool) -> NDArray[Any]:
+    """A column in one form; with `words`, those that stand for nothing among numbers are empty."""
+    if cells.dtype.kind in "biuf":
+        return cells
+    column = from_cells(cells, name)
+    return _without_words(column, name) if words and column.dtype == object else column
+
+
+def _without_words(column: NDArray[Any], name: str) -> NDArray[Any]:
+    """Numbers where every other cell is NA, NULL or the like; else the column, in which a site can be called NA."""
+    cells = column.tolist()
+    if not any(isinstance(cell, str) and cell.strip().lower() in EMPTY_AMONG_NUMBERS for cell in cells):
+        return column
+    numbers = [_cell_number(cell) for cell in cells]
+    if any(number is None for number in numbers) or all(number != number for number in numbers):
+        return column
+    return from_cells(numbers, name)
+
+
+def _cell_number(cell: Any) -> int | float | None:
+    """NaN for nothing, None for what is no number: also for text such as 007, which is a name."""
+    if isinstance(cell, int | float):
+        return None if isinstance(cell, bool) else cell
+    if cell is None:
+        return float("nan")
+    return None if re.match(r"\s*[+-]?0\d", cell) else as_number(cell.strip())
 
 
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:

@@ -12,9 +12,8 @@ import numpy as np
 
 from deconfound.auditing import Audit, comparison_page, comparison_sentences
 from deconfound.data.files import read_json, write_json, write_text
-from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, RunError
+from deconfound.errors import DeconfoundWarning, OptionError, RunError
 from deconfound.methods import METHODS
-from deconfound.metrics.resampling import Resampling
 from deconfound.training.checks import listed_faults, method_faults
 from deconfound.training.config import Config, Variant
 from deconfound.training.config_file import faults_of
@@ -155,10 +154,6 @@ def entries(config: Config) -> list[Entry]:
         for name, variant in variants.items()
         if compared.batch_sizes and "batch_size" in variant.training
     ]
-    try:
-        Resampling(compared.permutations, compared.bootstraps, config.run.seed)
-    except DeconfoundError as fault:
-        faults.append(f"compare: {fault}")
     if not compared.seeds:
         faults.append("compare.seeds must name at least one seed; got none.")
     if faults:

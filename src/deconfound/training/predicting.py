@@ -40,7 +40,14 @@ from deconfound.training.run_folder import (
     open_run,
 )
 from deconfound.training.scaling import Scaler, in_units
-from deconfound.training.sources import given_source, open_source, skipping_bad_scans
+from deconfound.training.sources import (
+    as_in_training,
+    given_source,
+    open_source,
+    skipping_bad_scans,
+    text_columns,
+    without_label,
+)
 from deconfound.training.splits import without_zeros
 from deconfound.training.tasks import Task, classes_of, has_score, scores_of
 from deconfound.training.w_scores import standardised
@@ -132,7 +139,8 @@ def predict(
     config, about = opened.config, opened.about
     _check_trust(opened, trust)
     folds = _chosen(opened, fold)
-    source = _new_rows(config, about, table, images, skip_bad)
+    designs = [with_policy(Design.from_dict(json.loads(each.read("design.json"))), unseen) for each in folds]
+    source = _new_rows(config, about, table, images, skip_bad, text_columns(designs, about["inputs"]))
     shape = tuple(about["shape"])
     if tuple(source.shape) != shape:
         beside = " Say where the samples are: --images (images=)." if len(source.shape) < len(shape) else ""
@@ -141,13 +149,12 @@ def predict(
     scores = []
     unknown: dict[Assumed, list[int]] = {}
     adapted: list[str] = []
-    for done, each in enumerate(folds):
-        design = with_policy(Design.from_dict(json.loads(each.read("design.json"))), unseen)
+    for done, (each, design) in enumerate(zip(folds, designs, strict=True)):
         score, told = _fold_scores(config, each, design, source, task, unseen == "adapt")
         scores.append(score)
         adapted += [f"fold {each.number}, {sentence}" for sentence in told]
         if method_named(config.method.name).reads_confounds or config.training.w_scores:
-            for found in design.assumed(source.table):
+            for found in design.assumed(as_in_training(source.table, design, labels=False)):
                 value = replace(found, rows=tuple(row_numbers(source)[list(found.rows)].tolist()))
                 unknown.setdefault(value, []).append(each.number)
         if progress is not None:
@@ -214,20 +221,20 @@ def _seen(run: RunFolder, source: Source, columns: Sequence[str]) -> int:
 
 
 def _new_rows(
-    config: Config, about: Mapping[str, Any], table: Any, images: str | Path | None, skip_bad: bool
+    config: Config, about: Mapping[str, Any], table: Any, images: str | Path | None, skip_bad: bool, text: Sequence[str]
 ) -> Source:
     known = {"features": tuple(about["inputs"]) or None, "exclude": ()}  # the inputs are known by name
     if isinstance(table, str | Path):
         where = {"source": str(table if images is None else images), "table": None if images is None else str(table)}
         data = config.data.model_copy(update=known | where)
-        source = open_source(skipping_bad_scans(data) if skip_bad else data, [], design_columns(config))
+        source = open_source(skipping_bad_scans(data) if skip_bad else data, [], design_columns(config), text)
     elif images is not None or (hasattr(table, "iloc") and not about["inputs"]):
         raise OptionError(
             "table must be a file, or be opened with its samples, where these are no columns of it; got "
             f"{type(table).__name__}. Save it, or pass what deconfound.data.open_dataset makes of both."
         )
     else:
-        source = given_source(table, named_columns(config), config.data.model_copy(update=known))
+        source = given_source(table, named_columns(config), config.data.model_copy(update=known), text)
     if not len(source):
         raise TableError("table must have at least one row to predict; got none. Check how its rows were chosen.")
     check_same_features(about["inputs"], getattr(source, "names", ()))
@@ -242,23 +249,26 @@ def _fold_scores(
     scaling = json.loads(fold.read("scaling.json"))
     scaler = Scaler.from_dict(scaling["inputs"])
     method = restored(config, fold, design, tuple(source.shape), task).eval()
-    metadata = None
-    if type(method).reads_confounds:
-        with _worded():
-            metadata = torch.from_numpy(design.encode(source.table))
+    metadata, table, reads = None, source.table, type(method).reads_confounds
+    with _worded():
+        if reads or scaling["w_scores"] is not None:
+            table = as_in_training(source.table, design, labels=adapt)
+        if reads:
+            metadata = torch.from_numpy(design.encode(table))
+        if adapt and metadata is not None:
+            metadata[without_label(table, design), len(design.confound_columns) :] = float("nan")
 
     def x(rows: NDArray[np.intp]) -> Tensor:
         return torch.from_numpy(scaler(source.read(rows)))
 
-    groups: list[tuple[NDArray[np.intp], Method]] = [(np.arange(len(source)), method)]
-    told: list[str] = []
+    groups, told = [(np.arange(len(source)), method)], list[str]()
     if adapt:
-        groups, told = methods_for_rows(method, design, source.table, x, metadata)
+        groups, told = methods_for_rows(method, design, table, x, metadata)
     whole = in_units(predicted(groups, x, metadata), scaling)
     if scaling["w_scores"] is not None:
         norm = WScores.from_dict(scaling["w_scores"])
         with _worded():
-            whole = standardised(norm, whole, source.table)
+            whole = standardised(norm, whole, table)
     return scores_of(task, whole), told
 
 

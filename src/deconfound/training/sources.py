@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from deconfound.data import Source, open_dataset, open_table, reads_files
 from deconfound.data import open_source as open_any
 from deconfound.data.datasets import check_items
-from deconfound.design.table import category_columns
+from deconfound.data.features import as_levels, level_features
+from deconfound.design import Design
+from deconfound.design.table import Table, as_column, category_columns, is_missing, plain
+from deconfound.design.terms import source_columns
 from deconfound.errors import OptionError
 
 if TYPE_CHECKING:
@@ -25,13 +31,16 @@ ID_COLUMNS = ("participant_id", "id")
 PERSON_COLUMN = "person"
 
 
-def given_source(source: Any, columns: Sequence[str], data: DataOptions) -> Source:
-    """A source as it is, a DataFrame as a file of it, or a dataset with its entries of these names as the table."""
+def given_source(source: Any, columns: Sequence[str], data: DataOptions, text: Sequence[str] = ()) -> Source:
+    """A source as it is, a DataFrame as a file of it, or a dataset with its entries of these names as the table.
+
+    Columns of `text` stay text in a DataFrame.
+    """
     if hasattr(source, "read") and hasattr(source, "table"):
         known: Source = source
         return known
     if hasattr(source, "iloc"):
-        return open_table(source, id=data.id, features=data.features, exclude=data.exclude, roles=columns)
+        return open_table(source, id=data.id, features=data.features, exclude=data.exclude, roles=columns, text=text)
     check_items(source)
     first = source[0]
     if not isinstance(first, Mapping):
@@ -55,16 +64,17 @@ def with_categories(config: Config, given: Any) -> Config:
     return config.updated(data={"types": {**dict.fromkeys(categories, "categorical"), **config.data.types}})
 
 
-def open_source(data: DataOptions, roles: Sequence[str], terms: Sequence[str]) -> Source:
+def open_source(data: DataOptions, roles: Sequence[str], terms: Sequence[str], text: Sequence[str] = ()) -> Source:
     """Open what `data.source` names; columns with roles (labels, confounds and the like) are no features.
 
-    `terms` are the columns of the design, which are read by their values even where they name people.
+    `terms` are the columns of the design, which are read by their values even where they name people; those of `text`
+    stay text.
     """
     if data.source == GIVEN:
         raise OptionError(
             "the data of this run were given in Python; got none here. Call dc.fit or dc.compare with source=… again."
         )
-    return open_any(**data.model_dump(include=READERS), roles=roles, text=_names_only(data, terms))
+    return open_any(**data.model_dump(include=READERS), roles=roles, text=[*_names_only(data, terms), *text])
 
 
 def _names_only(data: DataOptions, terms: Sequence[str]) -> list[str]:
@@ -72,6 +82,37 @@ def _names_only(data: DataOptions, terms: Sequence[str]) -> list[str]:
     used = {*data.labels, *terms, *(data.features or ())}
     named = (data.id, data.person, *ID_COLUMNS, PERSON_COLUMN)
     return [name for name in dict.fromkeys(named) if name and name not in used]
+
+
+def text_columns(designs: Sequence[Design], inputs: Sequence[str]) -> list[str]:
+    """Columns that were text in training: a new table in which all their cells are numbers holds names all the same."""
+    levels = {name for design in designs for name, known in design.levels.items() if {str} & {*map(type, known)}}
+    return sorted(levels | {name for name in level_features(inputs) if name not in inputs})
+
+
+def as_in_training(table: Table, design: Design, labels: bool) -> dict[str, Any]:
+    """A table whose cells are the design's levels where they stand for them, without its keep columns unless `labels`.
+
+    No prediction needs a label, and a class that the run has not seen must not stop one.
+    """
+    confounds = source_columns(design.confounds)
+    left_out = set() if labels else {*source_columns(design.keep)} - {*confounds}
+    columns = {str(name): table[name] for name in table.keys() if str(name) not in left_out}  # noqa: SIM118
+    for name, levels in design.levels.items():
+        if name in columns:
+            columns[name] = as_levels(as_column(columns[name], name), levels)
+    return columns
+
+
+def without_label(table: Mapping[str, Any], design: Design) -> NDArray[np.bool_]:
+    """Which rows have no label: an empty cell, or a class that the design has not seen."""
+    found = np.zeros(len(next(iter(table.values()))), dtype=bool)
+    for name in source_columns(design.keep):
+        if name in table and name not in source_columns(design.confounds):
+            known = design.levels.get(name)
+            cells = as_column(table[name], name).tolist()
+            found |= [is_missing(cell) or (known is not None and plain(cell) not in known) for cell in cells]
+    return found
 
 
 def skipping_bad_scans(data: DataOptions) -> DataOptions:

@@ -144,6 +144,10 @@ def stratum_codes(columns: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
 def _hold_out(
     rest: RowNumbers, strata: NDArray[Any], people: NDArray[Any], share: float, seed: int
 ) -> tuple[RowNumbers, RowNumbers]:
+    """The rows to train on and those that are held out: one of `round(1 / share)` equal parts, at least two.
+
+    So a share is rounded to a half, a third, a quarter and so on: 0.4 holds out a half, 0.3 a third, 0.15 a seventh.
+    """
     parts = max(2, round(1 / share))
     if len(np.unique(people[rest])) < parts:
         raise TableError(
