@@ -19,6 +19,8 @@ from deconfound.metrics.residual_tests import residual_draws, residuals
 FOLDS = 5
 # Below this a cross-validated probe is mostly noise.
 FEWEST_FOR_PROBES = 25
+# Folds whose means vary by so much more than by chance are not drawn by chance.
+FOLDS_DIFFER = 3.0
 # With fewer permutations no p-value is as small as a probe that decides alone needs.
 FEWEST_OF_A_PROBE = round(1 / PROBE_LEVEL) - 1
 
@@ -49,6 +51,7 @@ def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *
     paper's per-logit measure makes sense.
     """
     n = len(given.outputs)
+    labels = [*labels, *fold_labels(given, labels)]
     if n < SMALLEST_GROUP or len(torch.unique(given.confound.values)) < 2:
         return Left((Estimate("dcor_sqr", float("nan"), n),), torch.zeros(0))
     encoded, units = scaled(given.confound), _several(given.units)
@@ -69,6 +72,37 @@ def left_in(given: Measured, labels: Sequence[Column], resampling: Resampling, *
         found.append(partial_confounder_test(pooled, given.confound, labels, resampling, units))
         found.append(full_confounder_test(pooled, given.confound, labels, resampling, units))
     return Left(tuple(found), draws.replicates)
+
+
+def fold_labels(given: Measured, labels: Sequence[Column]) -> list[Column]:
+    """The fold as one more label, where folds differ in a numeric label or in the confound.
+
+    Outputs are brought to one mean in every fold. A curve in the label over all folds then has an offset in each whose
+    labels lie higher, and a confound that differs by fold goes with it, however innocent the model: as when one
+    site at a time is left out. Within folds there is no such offset.
+    """
+    numeric = [label.values for label in labels if label.kind == "numeric"]
+    found = torch.unique(given.folds)
+    if not numeric or len(found) == 1:
+        return []
+    columns = torch.cat([torch.stack(numeric, dim=1), scaled(given.confound)], dim=1)
+    if not bool((variance_ratio(columns, given.folds) > FOLDS_DIFFER).any()):
+        return []
+    codes = torch.searchsorted(found, given.folds).double()
+    levels = tuple(str(int(fold)) for fold in found)
+    return [Column("fold", "binary" if len(found) == 2 else "categorical", codes, levels)]
+
+
+def variance_ratio(columns: Tensor, folds: Tensor) -> Tensor:
+    """F of an analysis of variance of each column, `(n, k)`, by fold: 1 on average where folds are drawn by chance."""
+    found = torch.unique(folds)
+    centred = columns - columns.mean(0)
+    between = torch.zeros(columns.shape[1], dtype=columns.dtype)
+    for fold in found:
+        part = centred[folds == fold]
+        between += len(part) * part.mean(0).square()
+    within = (centred.square().sum(0) - between).clamp_min(1e-300)
+    return (between / (len(found) - 1)) / (within / max(1, len(columns) - len(found)))
 
 
 def _main(

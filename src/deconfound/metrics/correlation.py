@@ -1,5 +1,6 @@
 """Correlations between columns of every type, and the paper's rules for what is left in the logits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,20 +85,23 @@ def association(first: Column, second: Column) -> Association:
     """The measure that fits the types of two columns, over the rows where both have a value.
 
     Two numeric columns: |Pearson|. A numeric column and two levels: |point-biserial|. A numeric column and more
-    levels: the correlation ratio. Two categories: Cramér's V. All lie in [0, 1].
+    levels: the correlation ratio. Two categories: Cramér's V. All lie in [0, 1]; NaN below two such rows.
     """
     both = first.present & second.present
     first, second = first.take(both), second.take(both)
     if first.kind != "numeric":
         first, second = second, first
     a, b = first.values, second.values
+    measure: Callable[[Tensor, Tensor], Tensor]
     if first.kind != "numeric":
-        return Association("cramers_v", float(cramers_v(a, b)))
-    if second.kind == "numeric":
-        return Association("abs_pearson", abs(float(pearson(a, b))))
-    if second.kind == "binary":
-        return Association("abs_point_biserial", abs(float(point_biserial(a, b))))
-    return Association("correlation_ratio", float(correlation_ratio(a, b)))
+        name, measure = "cramers_v", cramers_v
+    elif second.kind == "numeric":
+        name, measure = "abs_pearson", pearson
+    elif second.kind == "binary":
+        name, measure = "abs_point_biserial", point_biserial
+    else:
+        name, measure = "correlation_ratio", correlation_ratio
+    return Association(name, abs(float(measure(a, b))) if len(a) > 1 else float("nan"))
 
 
 def paper_association(outputs: "Samples", confound: Column, folds: "Samples | None" = None) -> Association:
