@@ -26,9 +26,9 @@ def rejected(simulations, folds, of_label, of_confound, leak=0.0, n=150):
     return found
 
 
-@pytest.mark.parametrize(("folds", "of_label", "of_confound"), [(5, 1.0, 1.0), (5, 0.0, 0.7), (10, 0.7, 0.7)])
+@pytest.mark.parametrize(("folds", "of_label", "of_confound"), [(5, 1.0, 1.0), (5, 0.0, 0.7), (10, 1.5, 1.5)])
 def test_an_innocent_model_is_not_accused_where_folds_differ(folds, of_label, of_confound):
-    assert rejected(20, folds, of_label, of_confound) <= 4  # more in one of 2,500 such tests; it was 10 and more
+    assert rejected(20, folds, of_label, of_confound) <= 4  # at 5 %, more in one of 390 such tests
 
 
 @pytest.mark.parametrize(("of_label", "of_confound"), [(0.0, 0.0), (0.7, 0.7)], ids=["by chance", "folds differ"])
