@@ -27,7 +27,8 @@ def test_batches_are_concatenated_and_detached():
     with collect(net, "0") as collected:
         for part in x.split(4):
             net(part)
-    assert torch.equal(collected.features(), net[0](x).detach())
+    # A product of 10 rows may round otherwise than one of 4: no BLAS promises equal bits for other shapes.
+    assert torch.allclose(collected.features(), net[0](x).detach(), rtol=1e-5, atol=1e-6)
     assert not collected.features().requires_grad
 
 

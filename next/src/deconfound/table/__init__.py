@@ -1,0 +1,24 @@
+"""Tables of people: one reader, one rule for the kind of a column, and seven checks.
+
+A table is a file, a DataFrame or a mapping from column names to values. `read_table` turns each of
+them into a DataFrame whose dtype is the kind of the column: `float64` for numbers, `category` for
+levels.
+"""
+
+from deconfound.table.checks import check_table
+from deconfound.table.notes import Note
+from deconfound.table.read import Table, read_columns, read_table
+from deconfound.table.typing import Kind, is_missing, level_text, to_levels, to_numbers
+
+__all__ = [
+    "Kind",
+    "Note",
+    "Table",
+    "check_table",
+    "is_missing",
+    "level_text",
+    "read_columns",
+    "read_table",
+    "to_levels",
+    "to_numbers",
+]
