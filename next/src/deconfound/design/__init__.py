@@ -1,8 +1,9 @@
-"""Designs: from the columns of a table to whitened metadata, and weights that break associations."""
+"""Designs: from columns of a table to white metadata, and weights that break associations."""
 
 from deconfound.design.balance import Balance, LabelBalance, balance
-from deconfound.design.design import Column, Design
+from deconfound.design.design import Design
 from deconfound.design.diagnosis import Diagnosis
+from deconfound.design.fitting import Column
 from deconfound.design.terms import Interaction, Spline
 
 __all__ = [

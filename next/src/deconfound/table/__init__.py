@@ -6,7 +6,7 @@ levels.
 """
 
 from deconfound.table.checks import check_table
-from deconfound.table.notes import Note
+from deconfound.table.notes import Note, format_names, format_rows
 from deconfound.table.read import Table, read_columns, read_table
 from deconfound.table.typing import Kind, is_missing, level_text, to_levels, to_numbers
 
@@ -15,6 +15,8 @@ __all__ = [
     "Note",
     "Table",
     "check_table",
+    "format_names",
+    "format_rows",
     "is_missing",
     "level_text",
     "read_columns",

@@ -1,0 +1,18 @@
+"""Attach layers to a network that exists already: select modules, plan, insert, remove."""
+
+from deconfound.attach.collect import Collector, collect
+from deconfound.attach.model import NormalizedModel
+from deconfound.attach.normalize import normalize, plan
+from deconfound.attach.plan import Place, Plan
+from deconfound.attach.report import Report
+
+__all__ = [
+    "Collector",
+    "NormalizedModel",
+    "Place",
+    "Plan",
+    "Report",
+    "collect",
+    "normalize",
+    "plan",
+]

@@ -1,0 +1,31 @@
+"""Layers that subtract from features what confounds explain: MDN, R-MDN, PMDN.
+
+All layers compute `r = f − C β_C`; they differ in how they estimate β while the network trains.
+`PMDN` is the paper's method in one pass, `AlternatingPMDN` is its Algorithm 1 to the letter.
+"""
+
+from deconfound.layers.alternating import AlternatingPMDN, alternating_step, split_parameters
+from deconfound.layers.arithmetic import Moments
+from deconfound.layers.base import MetadataLayer, frozen_statistics
+from deconfound.layers.batch import Metadata, WhitenedBatch, check_metadata, check_weight
+from deconfound.layers.environment import is_recomputing
+from deconfound.layers.mdn import MDN
+from deconfound.layers.pmdn import PMDN
+from deconfound.layers.rmdn import RMDN
+
+__all__ = [
+    "MDN",
+    "PMDN",
+    "RMDN",
+    "AlternatingPMDN",
+    "Metadata",
+    "MetadataLayer",
+    "Moments",
+    "WhitenedBatch",
+    "alternating_step",
+    "check_metadata",
+    "check_weight",
+    "frozen_statistics",
+    "is_recomputing",
+    "split_parameters",
+]
