@@ -13,9 +13,11 @@ demo: $(VENV)/.base
 
 test: check
 	$(PYTEST)
+	$(MAKE) -C next test
 
 test-all: check
 	$(PYTEST) -m ""
+	$(MAKE) -C next test-all
 
 # The site in build/site; a warning (a broken link, an anchor that is not there) is an error. Then the tutorials as
 # notebooks, run from top to bottom.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -129,5 +130,5 @@ class Mlp(nn.Module):
 def random_weights(*sizes: int, seed: int = 0) -> list[Tensor]:
     """Return the matrices of an MLP with these widths, in float64."""
     generator = torch.Generator().manual_seed(seed)
-    pairs = zip(sizes[:-1], sizes[1:], strict=True)
+    pairs = pairwise(sizes)
     return [torch.randn(a, b, generator=generator, dtype=torch.float64) / a**0.5 for a, b in pairs]

@@ -72,7 +72,8 @@ def test_import_loads_neither_torch_nor_pandas():
 
 def test_design_and_table_load_no_torch():
     """People who only describe a table do not wait for torch."""
-    code = "import sys, deconfound; deconfound.Design, deconfound.balance; print('torch' in sys.modules)"
+    names = "deconfound.Design, deconfound.balance, deconfound.read_table"
+    code = f"import sys, deconfound; {names}; print('torch' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

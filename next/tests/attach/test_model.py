@@ -164,7 +164,7 @@ def test_a_direct_call_of_the_network_is_refused(cohort):
     """
     model = dc.normalize(make_mlp(), cohort.design, "0", cohort.inputs[:2])
     for _ in range(2):
-        with unchanged(model), pytest.raises(StateError, match="metadata=design.encode"):
+        with unchanged(model), pytest.raises(StateError, match=r"metadata=design\.encode"):
             model.network(cohort.inputs)
         model(cohort.inputs, metadata=cohort.metadata)
     with pytest.raises(RuntimeError, match="shapes"):

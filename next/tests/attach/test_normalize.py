@@ -1,4 +1,4 @@
-"""Select, show, check, then change: what `normalize` and `plan` accept, and what they leave alone."""
+"""Select, show, check, then change: what `normalize` and `plan` accept, and leave alone."""
 
 import pytest
 import torch
@@ -221,7 +221,7 @@ def test_options_reach_the_layers(cohort):
 
 
 def test_a_network_is_normalized_once(cohort):
-    """The network, the model, a part and a container are refused; after remove() it may be again."""
+    """The network, the model, a part and a container are refused, until remove() is called."""
     network = make_mlp()
     arguments = cohort.design, "0", cohort.inputs[:2]
     model = dc.normalize(network, *arguments)

@@ -1,4 +1,4 @@
-"""What training loops do besides forward and backward: AMP, accumulation, activation checkpoints."""
+"""What training loops do besides forward and backward: AMP, accumulation, checkpoints."""
 
 import copy
 
@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 import deconfound as dc
 from deconfound.layers import frozen_statistics
 from tests.attach.cohort import make_mlp
-
 
 # Torch warns whenever a checkpointed network runs without gradients, as on an example.
 WITHOUT_WARNING = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")

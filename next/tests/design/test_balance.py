@@ -213,7 +213,7 @@ def test_infeasible_entropy_weights_are_refused_by_name():
     columns = (table["age"] - table["age"].mean()).to_numpy()
     equalities = np.vstack([columns, columns**2, np.ones(100)])
     assert linprog(np.zeros(100), A_eq=equalities, b_eq=[0, 0, 1]).status == 2
-    with pytest.raises(TableError, match="'score' and the confounds uncorrelated.*'age'"):
+    with pytest.raises(TableError, match=r"'score' and the confounds uncorrelated.*'age'"):
         balance(table, ["score"], ["age"], kind="entropy")
 
 
@@ -221,20 +221,20 @@ def test_infeasible_entropy_weights_are_refused_by_name():
 def test_label_within_sites_only_is_refused(kind):
     """Each site has one class, so there is nothing to weigh."""
     table = {"site": ["A"] * 20 + ["B"] * 20, "dx": ["AD"] * 20 + ["CN"] * 20}
-    with pytest.raises(TableError, match="'dx' must vary within the strata.*Collect rows"):
+    with pytest.raises(TableError, match=r"'dx' must vary within the strata.*Collect rows"):
         balance(table, ["dx"], ["site"], kind=kind)
 
 
 def test_label_that_a_number_determines_is_refused():
     table = {"age": np.linspace(50.5, 80.5, 40), "dx": ["CN"] * 20 + ["AD"] * 20}
-    with pytest.raises(TableError, match="determine label 'dx' in every row.*Collect rows"):
+    with pytest.raises(TableError, match=r"determine label 'dx' in every row.*Collect rows"):
         balance(table, ["dx"], ["age"])
 
 
 def test_more_columns_than_rows_are_refused():
     rng = np.random.default_rng(0)
     table = {f"x{i}": rng.normal(size=12) for i in range(11)} | {"dx": ["AD", "CN"] * 6}
-    with pytest.raises(TableError, match="12 rows and 11 columns.*join levels"):
+    with pytest.raises(TableError, match=r"12 rows and 11 columns.*join levels"):
         balance(table, ["dx"], [f"x{i}" for i in range(11)])
 
 

@@ -44,7 +44,7 @@ def white_columns(design: dc.Design, metadata: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def curved_loss(output: Tensor) -> Tensor:
-    """Return a loss whose gradient differs from row to row, and is associated with the confounds."""
+    """Return a loss whose gradient differs between rows and is associated with the confounds."""
     target = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)
     return (output - target).sin().square().mean()
 

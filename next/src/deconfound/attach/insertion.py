@@ -16,6 +16,15 @@ from deconfound.layers import MetadataLayer, WhitenedBatch
 Observer = Callable[["Insertion", Tensor, WhitenedBatch], None]
 
 
+def has_insertion(network: nn.Module) -> bool:
+    """Return True if a layer is inserted at any module of the network."""
+    for module in network.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(isinstance(hook, Insertion) for hook in hooks):
+            return True
+    return False
+
+
 class Insertion:
     """The hook of one module. It is an object, not a closure, so that models copy and pickle.
 

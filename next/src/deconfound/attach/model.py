@@ -184,12 +184,6 @@ class NormalizedModel(nn.Module):
         self._insertions = []
         return self.network
 
-    @staticmethod
-    def is_attached_to(module: nn.Module) -> bool:
-        """True if a layer hangs on this module."""
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        return any(isinstance(hook, Insertion) for hook in hooks)
-
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the signed forward, which cannot be copied or pickled."""
         return {name: value for name, value in self.__dict__.items() if name != "forward"}

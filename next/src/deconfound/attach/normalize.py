@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from deconfound.attach.insertion import has_insertion
 from deconfound.attach.model import NormalizedModel
 from deconfound.attach.plan import Per, Plan, Where, find_places
 from deconfound.attach.select import Selector, select_modules
@@ -145,9 +146,7 @@ def _check_arguments(network: object, design: object, layer: str, per: str, wher
     if faults:
         raise OptionError("\n".join(faults))
     assert isinstance(network, nn.Module)
-    if any(isinstance(module, NormalizedModel) for module in network.modules()) or any(
-        NormalizedModel.is_attached_to(module) for module in network.modules()
-    ):
+    if has_insertion(network):
         raise StateError(
             "The network has layers already. Call model.remove() first and normalize the network "
             "that it returns."

@@ -15,8 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from deconfound.design.design import Design
 from deconfound.design.diagnosis import ALL_CONFOUNDS
@@ -414,6 +412,10 @@ def _overlap_weights(columns: Array, codes: NDArray[np.intp], label: str) -> Arr
     Without a penalty the model's score equations hold exactly, Σ (y − e) c = 0. For two classes
     they state that the weighted sums of c are equal.
     """
+    # Imported here, because it takes nearly as long as torch, and only weights need it.
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     n, q = columns.shape
     if q + 1 >= n:
         raise TableError(

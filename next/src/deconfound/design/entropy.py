@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from deconfound.errors import TableError
@@ -40,6 +39,9 @@ def entropy_weights(y: Array, columns: Array, label: str, names: Sequence[str]) 
     Raises:
         TableError: There are no such weights; the columns furthest from balance are named.
     """
+    # Imported here, because it is slow to import and only these weights need it.
+    from scipy.optimize import minimize
+
     y, columns = _standardise(y), _standardise(columns)
     products = (y[:, :, None] * columns[:, None, :]).reshape(len(y), -1)
     moments = np.concatenate([products, columns, y], axis=1)
