@@ -66,6 +66,16 @@ def test_without_detach_losses_reach_the_network(cohort):
     assert network[2].weight.grad is None
 
 
+def test_a_network_may_have_a_part_called_network():
+    """Kills a look at any attribute `network` for the model's own."""
+    network = nn.Module()
+    network.network, network.head = nn.Linear(3, 4), nn.Linear(4, 2)
+    network.forward = lambda x: network.head(network.network(x))
+    with collect(network) as collector:
+        network(torch.randn(5, 3))
+    assert collector.names == ("head",)
+
+
 def test_hooks_are_gone_afterwards(cohort):
     """Also after an error inside. Kills collectors that grow for ever."""
     network = make_mlp()

@@ -61,9 +61,9 @@ def test_coefficients_are_shared_per_channel_or_stand_for_each_feature(
     """Kills mutants that swap channels-first and channels-last, or that ignore `per`."""
     sequential = nn.Sequential(network)
     for per, shape in (("channel", channel), ("feature", feature)):
-        (place,) = plan(sequential, cohort.design, "0", torch.randn(example), per=per).places
-        assert place.shape == shape
-        assert place.features == feature
+        (point,) = plan(sequential, cohort.design, "0", torch.randn(example), per=per).points
+        assert point.shape == shape
+        assert point.features == feature
 
 
 def test_an_ambiguous_channel_axis_is_an_error_that_shows_what_to_write(cohort):
@@ -73,8 +73,8 @@ def test_an_ambiguous_channel_axis_is_an_error_that_shows_what_to_write(cohort):
     with pytest.raises(ShapeError, match=r"channel_axis=1 .* channel_axis=-1"):
         plan(network, cohort.design, "0", example)
     for axis, shape in ((1, (4, 1)), (2, (1, 7)), (-1, (1, 7))):
-        (place,) = plan(network, cohort.design, "0", example, channel_axis=axis).places
-        assert place.shape == shape
+        (point,) = plan(network, cohort.design, "0", example, channel_axis=axis).points
+        assert point.shape == shape
 
 
 @pytest.mark.parametrize("axis", [0, 3, -3, 17])
@@ -88,7 +88,7 @@ def test_an_impossible_channel_axis_is_refused(cohort, axis):
 def test_places_come_in_the_order_in_which_features_reach_them(cohort):
     """Refit relies on this order. Kills the order of registration."""
     intended = plan(Untidy(), cohort.design, ["head", "body", "norm"], cohort.inputs[:3])
-    assert [place.name for place in intended.places] == ["body", "norm", "head"]
+    assert [point.name for point in intended.points] == ["body", "norm", "head"]
 
 
 @pytest.mark.parametrize("at", ["0", ["0", "2"], "*", "[02]", nn.Linear, ["2", nn.ReLU]])
@@ -97,7 +97,7 @@ def test_names_globs_and_types_select_modules(cohort, at):
     names = {"0": ["0"], "*": ["0", "1", "2"]}.get(at if isinstance(at, str) else "")
     expected = names or (["1", "2"] if at == ["2", nn.ReLU] else ["0", "2"])
     intended = plan(make_mlp(), cohort.design, at, cohort.inputs[:2])
-    assert [place.name for place in intended.places] == expected
+    assert [point.name for point in intended.points] == expected
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_module_registered_under_two_names_gets_one_layer(cohort):
     network = make_mlp()
     network.alias = network[0]
     network.forward = lambda x: network[2](network[1](network[0](x)))
-    (place,) = plan(network, cohort.design, ["alias", "0"], cohort.inputs[:2]).places
-    assert place.name == "0"
+    (point,) = plan(network, cohort.design, ["alias", "0"], cohort.inputs[:2]).points
+    assert point.name == "0"
 
 
 def test_a_module_shared_by_two_layers_is_refused(cohort):
@@ -229,6 +229,61 @@ def test_a_network_is_normalized_once(cohort):
         with unchanged(again), pytest.raises(StateError, match=r"model\.remove\(\)"):
             dc.normalize(again, *arguments)
     dc.normalize(model.remove(), *arguments)
+
+
+def test_frozen_parts_keep_their_mode(cohort):
+    """Kills `model.train()`, which would let a frozen BatchNorm drift."""
+    network = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)).train()
+    network[1].eval()
+    model = dc.normalize(network, cohort.design, "0", cohort.inputs[:2])
+    assert model.training
+    assert all(layer.training for layer in model.layers.values())
+    assert not network[1].training
+
+
+def test_inputs_that_the_model_needs_itself_are_refused(cohort):
+    """Kills a network's own `weight` that never arrives."""
+
+    class Scaled(nn.Linear):
+        def forward(self, x, weight=None):
+            return super().forward(x)
+
+    network = Scaled(6, 8)
+    with unchanged(network), pytest.raises(OptionError, match=r"an input 'weight'.*Rename"):
+        dc.normalize(nn.Sequential(network)[0], cohort.design, "0", cohort.inputs[:2])
+
+
+def test_a_transformer_may_mask_its_tokens(cohort):
+    """In evaluation torch packs masked sequences into tensors without a shape.
+
+    Kills a model that trains, and fails afterwards; and an encoder that stays changed.
+    """
+    block = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+    network = nn.TransformerEncoder(block, 1)
+    tokens = cohort.inputs[:, None, :].repeat(1, 3, 1)
+    mask = torch.zeros(120, 3, dtype=torch.bool)
+    mask[:, 2] = True
+    keywords = {"src": tokens[:2], "src_key_padding_mask": mask[:2]}
+    model = dc.normalize(network, cohort.design, "layers.0.linear2", keywords)
+    inputs = {"src": tokens, "src_key_padding_mask": mask}
+    model.refit([(inputs, cohort.metadata)])
+    with torch.no_grad():
+        assert model.eval()(**inputs, metadata=cohort.metadata).shape == (120, 3, 6)
+        assert torch.isfinite(model.eval()(**inputs, metadata=cohort.metadata)).all()
+    assert model.remove().use_nested_tensor
+
+
+def test_the_modules_that_work_are_listed(cohort):
+    """A type also selects modules whose parents read their weights directly."""
+    network = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+    with pytest.raises(OptionError, match=r"never called[\s\S]*at=\['linear1', 'linear2'\]"):
+        dc.normalize(network, cohort.design, nn.Linear, torch.zeros(2, 3, 6))
+
+
+@pytest.mark.parametrize("at", [5, None, nn.Linear(2, 2)])
+def test_what_is_no_selector_is_refused(cohort, at):
+    with pytest.raises(OptionError, match="at must consist of module names"):
+        dc.normalize(make_mlp(), cohort.design, at, cohort.inputs[:2])
 
 
 def test_lazy_modules_are_refused(cohort):

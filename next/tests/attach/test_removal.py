@@ -57,7 +57,7 @@ def make_monai() -> nn.Module:
     return nn.Sequential(convolution, nn.Flatten(), nn.Linear(32, 1))
 
 
-# The network, the shape of one input, the places of layers, and the place whose features count.
+# The network, the shape of one input, the modules with layers, and the one whose features count.
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str], str]] = {
     "mlp": (make_mlp, (12,), ["0", "2"], "0"),
     "cnn": (make_cnn, (3, 2, 2), ["0", "3", "5"], "3"),
@@ -84,7 +84,7 @@ def test_confounds_leave_the_features_of_new_people_and_the_label_stays(name):
 
     The control is the same network without layers. Kills layers that act in training alone.
     """
-    make, shape, at, place = NETWORKS[name]
+    make, shape, at, module = NETWORKS[name]
     x, table = make_people(1800, association=0.6, d=12, noise=2.0)
     x = x.float().reshape(-1, *shape)
     target = torch.tensor(table["label"] == "case").float()
@@ -109,7 +109,7 @@ def test_confounds_leave_the_features_of_new_people_and_the_label_stays(name):
             model.refit([(x[1000:1400], metadata[1000:1400])], prior=0)
         model.eval()
         new = metadata[1400:] if kind == "pmdn" else None
-        left = features_of(model, place, x[1400:], new)
+        left = features_of(model, module, x[1400:], new)
         shares[kind] = partial_share(left, table[1400:], CONFOUNDS, ("label",))
         scores[kind] = partial_share(left, table[1400:], ("label",), CONFOUNDS)
     # 400 new people and a fit to 400 others: each of 3 directions explains about 2 / 400.

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import deconfound as dc
+from deconfound.errors import OptionError, ShapeError, StateError
 from tests.attach.cohort import make_cohort, make_mlp, partial_r2, unchanged
 
 
@@ -131,6 +132,58 @@ def test_constant_features_and_absent_confounds_explain_nothing(cohort):
     assert report.to_frame().notna().all(axis=None)
 
 
+def test_features_with_a_large_mean_have_the_r2_of_centred_ones(cohort):
+    """Kills a threshold on sums of squares that are not centred."""
+    network = nn.Sequential(nn.Identity())
+    shares = []
+    for mean in (0.0, 5e4):
+        features = cohort.inputs.double() + mean
+        model = dc.normalize(network, cohort.design, "0", features[:2])
+        shares.append(model.report([(features, cohort.metadata)]).lines[0].before)
+        model.remove()
+    assert shares[1] == pytest.approx(shares[0], rel=1e-4)
+    assert shares[0] > 0.1
+
+
+@pytest.mark.parametrize("measure", ["report", "refit"])
+def test_features_that_are_not_finite_are_refused_by_name(cohort, measure):
+    """Kills a report of zeros, and a refit that changes nothing without a word."""
+    model, *_ = make_reported(cohort)
+    inputs = cohort.inputs.clone()
+    inputs[5] = float("nan")
+    with pytest.raises(ShapeError, match="at '0' must be finite"):
+        getattr(model, measure)([(inputs, cohort.metadata)])
+
+
+def test_too_few_rows_are_refused(cohort):
+    """With as many rows as columns any confound explains everything."""
+    model, *_ = make_reported(cohort)
+    with pytest.raises(OptionError, match=r"more rows than columns.* got 4 rows"):
+        model.report([(cohort.inputs[:4], cohort.metadata[:4])])
+    weight = torch.zeros(120)
+    with pytest.raises(OptionError, match="got 0 rows"):
+        model.report([(cohort.inputs, cohort.metadata, weight)])
+
+
+def test_a_module_that_a_batch_does_not_reach_is_named(cohort):
+    """A branch that is not taken in evaluation. Kills a KeyError, and a refit without effect."""
+
+    class Branch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.main, self.side = nn.Linear(6, 4), nn.Linear(6, 4)
+
+        def forward(self, x):
+            return self.main(x) + (self.side(x) if len(x) == 2 else 0)
+
+    model = dc.normalize(Branch(), cohort.design, ["main", "side"], cohort.inputs[:2])
+    for batches in (cohort.batches(120), cohort.batches(60)):
+        with pytest.raises(StateError, match="'side' was not called"):
+            model.refit(batches)
+        with pytest.raises(StateError, match="'side' was not called"):
+            model.report(batches)
+
+
 def test_a_report_changes_nothing(cohort):
     """Kills a pass in training mode: β, running statistics, modes and random state stay."""
     torch.manual_seed(0)
@@ -150,9 +203,7 @@ def test_a_report_prints_and_shows_itself_in_notebooks(cohort):
     title, header, *lines = str(report).splitlines()
     assert "Partial R²" in title
     assert "120 rows" in title
-    assert header.split() == (
-        ["layer", "confound", "before", "after", "largest", "before", "largest", "after", "chance"]
-    )
+    assert header.split() == list(report.to_frame().columns)
     assert len(lines) == len(report.to_frame()) == 4
     assert lines[0].split()[:3] == ["0", "<b>age", f"{report.lines[0].before:.3f}"]
     page = report._repr_html_()

@@ -135,6 +135,15 @@ def test_people_with_many_rows_count_once():
     assert twice.effective["AD"] == pytest.approx(2 * once.effective["AD"])
 
 
+def test_rows_without_an_id_are_people_of_their_own():
+    """Kills missing ids that count as one person."""
+    table = draw_people(200)
+    ids = table.assign(person=[f"sub-{row:03}" for row in range(200)])
+    none = table.assign(person=None)
+    reports = [balance(t, ["dx"], ["age"], person="person").reports[0] for t in (ids, none)]
+    assert reports[0].effective_people == pytest.approx(reports[1].effective_people)
+
+
 def test_site_without_a_class_has_weight_zero_and_is_named():
     """Removing it may empty a stratum of another confound, which is named as well (19)."""
     table = draw_people()
@@ -156,10 +165,11 @@ def test_site_without_a_class_has_weight_zero_and_is_named():
     assert (result.weights[gone, 0] == 0).all()
     assert (result.weights[~gone, 0] > 0).all()
     assert "no CN at site abroad: weight 0" in str(result)
-    # A design that is fitted under row_weight must still know the sites of the table.
+    # Rows to draw leave it out, and a design must still know the sites of the table.
     assert ("site", "abroad") in result.unweighted
-    assert (result.row_weight[abroad] == 1).all()
-    assert "abroad" in Design(["site"]).fit(table, result.row_weight).levels["site"]
+    assert (result.row_weight[abroad] == 0).all()
+    assert "abroad" in Design(["site"]).fit(table, result.design_weight).levels["site"]
+    np.testing.assert_array_equal(result.design_weight[~gone], result.row_weight[~gone])
 
 
 def test_several_labels_and_missing_labels():
@@ -269,7 +279,8 @@ def test_missing_confounds_are_an_error_or_the_mean():
         ({"kind": "inverse"}, OptionError, "'overlap' or 'entropy'; got 'inverse'"),
         ({"confounds": "age"}, OptionError, "confounds must be a list"),
         ({"unseen": "zero"}, OptionError, "unseen must be"),
-        ({"types": {"agee": "numeric"}}, OptionError, "'agee'"),
+        ({"types": {"agee": "numeric"}}, TableError, "'agee'"),
+        ({"labels": pd.Series(["John", "Mary"])}, OptionError, "got a Series"),
         ({"labels": ["dxx"], "person": "sub"}, TableError, "'dxx'[\\s\\S]*'sub'"),
         ({"labels": ["one"]}, TableError, "must vary; it has only the value 'A'"),
         ({"labels": ["empty"]}, TableError, "no value"),

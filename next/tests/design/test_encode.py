@@ -112,11 +112,58 @@ def test_unseen_mean_is_the_mean_row():
     assert len(design.unknown_cells({"age": [None], "sex": ["X"], "site": [99]})) == 3
 
 
-def test_missing_labels_are_nan_or_the_mean():
-    """A missing or new label hinders no inference; in training the layers refuse the NaN."""
+@pytest.mark.parametrize("unseen", ["error", "mean"])
+def test_missing_labels_are_nan(unseen):
+    """A missing or new label hinders no inference; in training it is refused, whatever `unseen`."""
     rows = {name: values[:2] for name, values in PEOPLE.items()} | {"dx": [None, "MCI"]}
-    assert np.isnan(fit_people().encode(rows)[:, 4]).all()
-    assert (fit_people(unseen="mean").encode(rows)[:, 4] == 0).all()
+    encoded = fit_people(unseen=unseen).encode(rows)
+    assert np.isnan(encoded[:, 4]).all()
+    assert np.isfinite(encoded[:, :4]).all()
+    with pytest.raises(TableError, match=r"'dx' must have a value.*weight 0"):
+        fit_people(unseen=unseen, dx=[None, *PEOPLE["dx"][1:]])
+
+
+def test_a_kept_interaction_takes_the_mean_of_a_missing_confound():
+    """The label is known, so that only the age is the mean."""
+    table = {"age": [61.5, 70.2, 66.1, 74.8], "dx": ["AD", "CN", "CN", "AD"]}
+    keep = ["dx", Interaction("age", "dx")]
+    design = Design(["age"], keep=keep, unseen="mean").fit(table)
+    encoded = design.encode({"age": [None, 61.5], "dx": ["AD", None]})
+    assert encoded[0, 2] == 0
+    assert np.isnan(encoded[1, 1:]).all()
+
+
+def test_types_may_name_other_columns_of_the_table_but_no_absent_ones():
+    """One mapping of types serves all designs of a table; a typing error is named."""
+    types = TYPES | {"dx": "categorical"}
+    assert Design(["age"], types=types).fit(PEOPLE).names == ("age",)
+    with pytest.raises(TableError, match=r"'agee'.*'age'"):
+        Design(["age"], types={"agee": "numeric"}).fit(PEOPLE)
+
+
+def test_integer_column_labels_and_unrelated_columns_do_no_harm():
+    """Kills a look-up by `name in table`, and an encoder that reads every column."""
+    frame = pd.DataFrame({0: PEOPLE["age"], 1: PEOPLE["dx"]})
+    design = Design(["0"], keep=["1"]).fit(frame)
+    assert np.isfinite(design.encode(frame)).all()
+    frame.columns = ["age", "age2"]
+    twice = pd.concat([frame, frame["age2"]], axis=1)
+    assert len(Design(["age"]).fit(twice).encode(twice)) == 6
+
+
+def test_scales_near_the_ends_of_double_precision():
+    """Kills squares that overflow or vanish."""
+    age = np.array(PEOPLE["age"])
+    expected = Design(["age"]).fit({"age": age}).encode({"age": age})
+    for scale in (1e160, 1e-200):
+        table = {"age": age * scale}
+        np.testing.assert_allclose(Design(["age"]).fit(table).encode(table), expected, rtol=1e-6)
+
+
+def test_columns_of_the_design_with_one_name_are_refused():
+    table = {"site": ["A", "B", "C", "A"], "site[B]": [0.5, 1.5, 2.5, 2.0]}
+    with pytest.raises(TableError, match=r"called 'site\[B\]'"):
+        Design(["site", "site[B]"]).fit(table)
 
 
 def test_missing_training_cells_are_an_error_or_the_mean():

@@ -235,6 +235,11 @@ def test_five_thousand_levels():
     assert np.abs(white.T @ white / 20_000 - np.eye(200)).max() < 1e-11
 
 
+def test_weights_do_not_hide_the_faults_of_a_table():
+    with pytest.raises(TableError, match="amounts, or codes"):
+        Design(["stage"]).fit({"stage": [1, 2, 3, 1]}, np.ones(4))
+
+
 @pytest.mark.parametrize(
     ("weight", "error", "text"),
     [

@@ -198,6 +198,26 @@ def test_frozen_statistics_change_no_state(people, layer):
     assert layer.is_updating
 
 
+def test_rows_and_their_metadata_may_be_mapped(people, layer):
+    """`torch.func.vmap` over rows. Kills a check that branches on values."""
+    x, _, _, metadata = people
+    layer.eval()
+    mapped = torch.func.vmap(lambda f, m: layer(f[None], m[None])[0])(x, metadata)
+    torch.testing.assert_close(mapped, layer(x, metadata), rtol=1e-5, atol=1e-5)
+
+
+def test_a_design_that_is_fitted_again_does_not_change_the_layer(people, layer):
+    """Kills a layer that shares the user's design: its β belongs to the old columns."""
+    x, table, _, metadata = people
+    design = copy.copy(layer.design)
+    other = type(layer)(design, 3)
+    other.load_state_dict(layer.state_dict())
+    before = other.eval()(x, metadata)
+    design.fit(table.assign(age=table["age"] * 12))
+    torch.testing.assert_close(other.float()(x, metadata), before, rtol=0, atol=0)
+    assert other.coefficients()["age"].equal(layer.coefficients()["age"])
+
+
 # What is saved
 
 

@@ -58,15 +58,17 @@ def converged_gradients(
     return list(gradients)
 
 
-@pytest.mark.parametrize("is_weighted", [False, True], ids=["plain", "weighted"])
-def test_bilevel_gradient_is_autograd_through_the_closed_form_in_all_layers(people, is_weighted):
+@pytest.mark.parametrize("mean_weight", [None, 1.0, 3.0, 0.7])
+def test_bilevel_gradient_is_autograd_through_the_closed_form_in_all_layers(people, mean_weight):
     """With β and S converged on a white batch, both gradients agree to 1e-8.
 
-    Kills: a missing 1/n; rows of another order in backward; a weight ignored in the fit or in
-    backward; S from the part of the confounds that labels leave. Control: with frozen β the
-    gradient is another one.
+    Kills: a missing 1/Σw, or 1/n in its place; rows of another order in backward; a weight ignored
+    in the fit or in backward; S from the part of the confounds that labels leave. Control: with
+    frozen β the gradient is another one.
     """
     x, table, weight = people
+    is_weighted = mean_weight is not None
+    weight = weight * (mean_weight or 1.0)
     design = dc.Design(["age", "dose", "sex"], keep=["label"])
     design.fit(table, weight.numpy() if is_weighted else None)
     metadata = encode(design, table)
@@ -181,6 +183,22 @@ def test_a_loss_times_1000_gives_gradients_times_1000_at_once(people, factor):
     for _ in range(passes):
         (after,) = torch.autograd.grad(factor * curved_loss(layer(f, metadata)), f)
     torch.testing.assert_close(after, factor * before, rtol=1e-6, atol=1e-9 * abs(factor))
+
+
+def test_a_gradient_of_zero_does_not_change_the_scale(people):
+    """Behind a ReLU that is off the gradient is zero, and the loss is as before.
+
+    Kills: an average of squares that forgets the scale, so that the next gradient is one of 300.
+    """
+    x, table, _ = people
+    metadata = encode(fit_design(table), table)
+    layers = [dc.PMDN(fit_design(table), 3).double() for _ in range(2)]
+    for layer in layers:
+        for _ in range(5):
+            layer(x.clone().requires_grad_(), metadata).square().mean().backward()
+    squares = layers[0].mean_square.clone()
+    (0 * layers[0](x.clone().requires_grad_(), metadata)).sum().backward()
+    torch.testing.assert_close(layers[0].mean_square, squares, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

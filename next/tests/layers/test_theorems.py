@@ -148,6 +148,67 @@ def test_pmdn_reaches_least_squares_at_any_batch_size(people, batch_size):
     assert relative_error(layer.eval()(x, metadata), residual, x) < 0.05
 
 
+@pytest.mark.parametrize("step", [None, 0.2])
+@pytest.mark.parametrize("batch_size", [1, 20])
+def test_a_mean_of_the_features_changes_no_residual(people, batch_size, step):
+    """f + 50 has the residual of f, plus 50, from the first batch on.
+
+    Kills: the intercept moved together with the other coefficients.
+    """
+    x, _, design, metadata, _ = people
+    layers = [dc.PMDN(design, 3, step=step).double() for _ in range(2)]
+    for rows in torch.arange(200).split(batch_size):
+        residuals = [
+            layer(x[rows] + mean, metadata[rows])
+            for layer, mean in zip(layers, (0.0, 50.0), strict=True)
+        ]
+    if step is None:
+        torch.testing.assert_close(residuals[1] - 50, residuals[0], rtol=1e-9, atol=1e-9)
+    else:
+        # Control: with a fixed step, as in the paper, the mean passes for an effect at first.
+        assert float((residuals[1] - 50 - residuals[0]).abs().max()) > 1e-3
+
+
+def test_batches_that_are_not_finite_count_for_nothing(people):
+    """PMDN goes on as if they had not been there; a single bad feature does not stop the others.
+
+    Kills: samples that are counted although nothing was learned; a skip of all features.
+    """
+    x, _, design, metadata, _ = people
+    clean, broken = (dc.PMDN(design, 3, memory=math.inf).double() for _ in range(2))
+    one_bad = x[:50].clone()
+    one_bad[3, 1] = torch.nan
+    broken(x[:50] * torch.nan, metadata[:50])
+    assert int(broken.skipped) == 1
+    for rows in torch.arange(N).split(50):
+        clean(x[rows], metadata[rows])
+        broken(x[rows], metadata[rows])
+    torch.testing.assert_close(broken.beta, clean.beta, rtol=0, atol=0)
+    before = broken.beta.clone()
+    broken(one_bad, metadata[:50])
+    changed = (broken.beta != before).any(0).tolist()
+    assert changed == [True, False, True]
+
+
+def test_rmdn_keeps_the_effect_of_a_site_that_is_no_longer_seen(people):
+    """Thousands of later rows without it do not let rounding decide its coefficient.
+
+    Kills: no damping of directions without recent rows.
+    """
+    x, table, design, metadata, _ = people
+    site = (table["site"] == table["site"].iloc[0]).to_numpy()
+    layer = dc.RMDN(design, 3, forgetting=0.98)
+    layer(x.float(), metadata.float())
+    effect = layer.coefficients()
+    others = torch.from_numpy(np.flatnonzero(~site))
+    for _ in range(40):
+        layer(x[others].float(), metadata[others].float())
+    for name, value in layer.coefficients().items():
+        if name.startswith("site"):
+            assert torch.isfinite(value).all()
+            assert float((value - effect[name]).abs().max()) < 10
+
+
 def test_the_first_batch_is_shrunk_by_thirty_samples_but_its_mean_is_not(people):
     """On N white rows the first step is N / (N + 30) of the way to least squares.
 

@@ -53,11 +53,14 @@ def test_a_weight_of_two_is_the_row_twice_and_zero_is_no_row(people, make):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
 
-def test_rows_of_weight_zero_are_not_learned_from_but_their_confounds_are_removed(people, make):
-    """Controls only: whatever stands in the other rows, β is the same."""
+@pytest.mark.parametrize("value", [1e3, float("nan")])
+def test_rows_of_weight_zero_are_not_learned_from_but_their_confounds_are_removed(
+    people, make, value
+):
+    """Controls only: whatever stands in the other rows, β is the same. Kills 0 · NaN."""
     x, table, design, metadata, _ = people
     is_control = torch.tensor((table["label"] == "control").to_numpy())
-    other = torch.where(is_control[:, None], x, torch.full_like(x, 1e3))
+    other = torch.where(is_control[:, None], x, torch.full_like(x, value))
     layers = [make(design, 3).double() for _ in range(2)]
     for layer, features in zip(layers, (x, other), strict=True):
         learn(layer, features, metadata, is_control.double())

@@ -156,7 +156,19 @@ def test_decimal_commas_are_not_levels() -> None:
         read_table({"age": ["63,5", "71,25", "58,0"]})
 
 
-@pytest.mark.parametrize("value", [np.inf, "-inf", "1e999"])
+def test_float32_has_the_levels_of_float64() -> None:
+    """0.1 as float32 is 0.10000000149. Kills a level that float64 tables do not have."""
+    doses = np.array([0.1, 0.2, 0.1])
+    levels = [list(to_levels(pd.Series(doses.astype(kind)))) for kind in ("f4", "f8")]
+    assert levels[0] == levels[1] == ["0.1", "0.2", "0.1"]
+
+
+def test_a_site_called_inf_is_a_level() -> None:
+    table = read_table({"site": ["INF", "UCL", "INF"]}, ["site"])
+    assert table["site"].tolist() == ["INF", "UCL", "INF"]
+
+
+@pytest.mark.parametrize("value", [np.inf, 10**400, "1e999"])
 def test_infinity_is_refused_with_its_rows(value: object) -> None:
     with pytest.raises(TableError, match="infinite in row 1"):
         read_table({"x": [1.5, value, 3.5, None]})

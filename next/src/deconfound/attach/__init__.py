@@ -3,13 +3,13 @@
 from deconfound.attach.collect import Collector, collect
 from deconfound.attach.model import NormalizedModel
 from deconfound.attach.normalize import normalize, plan
-from deconfound.attach.plan import Place, Plan
+from deconfound.attach.plan import InsertionPoint, Plan
 from deconfound.attach.report import Report
 
 __all__ = [
     "Collector",
+    "InsertionPoint",
     "NormalizedModel",
-    "Place",
     "Plan",
     "Report",
     "collect",

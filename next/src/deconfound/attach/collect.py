@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deconfound.attach.features import find_features
+from deconfound.attach.model import NormalizedModel
 from deconfound.attach.plan import Where, watching
 from deconfound.attach.select import Selector, select_modules
 from deconfound.errors import OptionError, StateError, nearest_names
@@ -84,9 +85,8 @@ def collect(
         torch.Size([10, 8])
     """
     if where not in ("after", "before"):
-        raise OptionError(f"where must be 'after' or 'before', got {where!r}.")
-    inner = getattr(network, "network", None)
-    plain = inner if isinstance(inner, nn.Module) else network
+        raise OptionError(f"where must be 'after' or 'before'; got {where!r}.")
+    plain = network.network if isinstance(network, NormalizedModel) else network
     if at is None:
         at, where = _last_linear(plain), "before"
     modules: Mapping[str, nn.Module] = select_modules(plain, at)
@@ -99,5 +99,5 @@ def _last_linear(network: nn.Module) -> str:
     modules = network.named_modules()
     names: list[str] = [name for name, part in modules if name and isinstance(part, nn.Linear)]
     if not names:
-        raise OptionError("at=None needs a network with a linear layer, got none. Name a module.")
+        raise OptionError("at=None needs a network with a linear layer; got none. Name a module.")
     return names[-1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ def find_features(value: object, name: str) -> Tensor:
     if features is None:
         raise ShapeError(
             f"Module {name!r} must return or receive a tensor, or a tuple, mapping or dataclass "
-            f"with one, got a {type(value).__name__}. Choose a module inside it."
+            f"with one; got a {type(value).__name__}. Choose another module, and pad sequences "
+            "instead of packing them."
         )
     return features
 
@@ -61,6 +63,33 @@ def all_tensors(value: object) -> Iterator[Tensor]:
     else:
         for _, item in _items(value):
             yield from all_tensors(item)
+
+
+def set_nested_tensors(encoders: Iterable[torch.nn.Module], is_enabled: bool) -> None:
+    """Let transformer encoders pack masked sequences in evaluation mode, or keep them from it."""
+    for encoder in encoders:
+        encoder.use_nested_tensor = is_enabled  # type: ignore[assignment]
+
+
+def nesting_encoders(network: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the transformer encoders that may pack masked sequences into nested tensors.
+
+    Such a tensor has no shape that coefficients could have.
+    """
+    return [part for part in network.modules() if getattr(part, "use_nested_tensor", False)]
+
+
+@contextmanager
+def evaluation_mode(*modules: torch.nn.Module) -> Iterator[None]:
+    """Put modules into evaluation mode, and each of their parts back into its own mode."""
+    modes = {part: part.training for module in modules for part in module.modules()}
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 def _items(value: object) -> list[tuple[Any, Any]]:

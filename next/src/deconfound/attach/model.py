@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deconfound.attach.carrier import CurrentBatch
-from deconfound.attach.features import all_tensors
+from deconfound.attach.current_batch import CurrentBatch
+from deconfound.attach.features import all_tensors, nesting_encoders, set_nested_tensors
 from deconfound.attach.insertion import Insertion
 from deconfound.attach.plan import Plan
 from deconfound.attach.refit import Batches, refit_layers, restored_on_error
@@ -51,13 +51,17 @@ class NormalizedModel(nn.Module):
         self.network = network
         self.plan = plan
         self.layers = nn.ModuleDict({name.replace(".", "/"): part for name, part in layers.items()})
-        self.train(network.training)
+        # The network's parts keep their modes: a frozen BatchNorm stays in evaluation mode.
+        self.training = network.training
+        self.layers.train(network.training)
+        self._encoders = nesting_encoders(network)
+        set_nested_tensors(self._encoders, False)
         self._current = CurrentBatch()
         self._insertions = [
-            Insertion(network.get_submodule(place.name), place, layers[place.name], self._current)
-            for place in plan.places
+            Insertion(network.get_submodule(point.name), point, layers[point.name], self._current)
+            for point in plan.points
         ]
-        self._sign_forward()
+        self._set_signature()
 
     def forward(
         self,
@@ -73,7 +77,7 @@ class NormalizedModel(nn.Module):
             *inputs: The network's own inputs.
             metadata: `design.encode(rows)` for the rows of this batch.
             weight: How many samples each row counts for when β is learned, shape `(n,)`. Rows of
-                weight 0 do not influence β: for a fit on controls only, say. Read in training only.
+                weight 0 do not influence β, as for a fit on controls only. Read in training only.
             labels: Passed on to the network, if given. Hugging Face's Trainer looks for this name.
             **keywords: The network's own keyword inputs.
         """
@@ -103,11 +107,11 @@ class NormalizedModel(nn.Module):
 
     def coefficients(self) -> dict[str, dict[str, Tensor]]:
         """Return β by module name and confound column, in the user's own units."""
-        return {part.place.name: part.layer.coefficients() for part in self._insertions}
+        return {part.point.name: part.layer.coefficients() for part in self._insertions}
 
     def skipped(self) -> dict[str, int]:
-        """Return for each layer how many batches were skipped, because they were not finite."""
-        return {part.place.name: int(part.layer.skipped) for part in self._insertions}
+        """Return from how many batches some feature of a layer learned nothing: not finite."""
+        return {part.point.name: int(part.layer.skipped) for part in self._insertions}
 
     def penalty(self) -> Tensor:
         """Return the sum of the penalties L* of `AlternatingPMDN` layers."""
@@ -130,7 +134,8 @@ class NormalizedModel(nn.Module):
                 a loader, or a function that returns an iterator. They are read once per layer, or
                 once in all if there is a single batch. Metadata need the label columns.
             prior: For how many rows the β of training counts. None is 100 for each direction of
-                the confounds, so that few rows change β little.
+                the confounds, so that few rows change β little; 0 fits to these rows alone, which
+                needs many more rows than directions.
 
         Example:
             >>> import torch, deconfound as dc
@@ -182,17 +187,18 @@ class NormalizedModel(nn.Module):
         for insertion in self._insertions:
             insertion.handle.remove()
         self._insertions = []
+        set_nested_tensors(self._encoders, True)
         return self.network
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the signed forward, which cannot be copied or pickled."""
+        """Leave out `forward` with its signature, which cannot be copied or pickled."""
         return {name: value for name, value in self.__dict__.items() if name != "forward"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._sign_forward()
+        self._set_signature()
 
-    def _sign_forward(self) -> None:
+    def _set_signature(self) -> None:
         """Give this model's `forward` the signature of the network's own, plus `metadata`.
 
         Hugging Face's Trainer drops each column of a dataset that the signature does not name, and

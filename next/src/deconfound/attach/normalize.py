@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from deconfound.attach.insertion import has_insertion
 from deconfound.attach.model import NormalizedModel
-from deconfound.attach.plan import Per, Plan, Where, find_places
+from deconfound.attach.plan import Per, Plan, Where, find_points
 from deconfound.attach.select import Selector, select_modules
 from deconfound.design import Design
 from deconfound.errors import OptionError, StateError, nearest_names
@@ -51,12 +51,14 @@ def normalize(  # noqa: PLR0913
         example: One batch of inputs, two rows are enough: a tensor, a tuple of inputs, or a dict of
             keyword inputs. The network runs on it once, to find the shapes of the features.
         layer: "pmdn", "mdn", "rmdn" or "pmdn-alternating".
-        per: "channel" fits one coefficient for each channel of an image or a sequence, which allows
-            other image sizes later. "feature" fits one for each pixel, as the paper does. Flat
-            features have one each.
+        per: "channel" fits one coefficient for each channel of an image or a sequence, to its mean
+            over all positions, which allows other sizes later. "feature" fits one for each pixel or
+            position, as the paper does, for networks that read a single position. Flat features
+            have one each.
         where: "after" a module normalises its output, "before" its input. If the output is a tuple,
-            a mapping or a dataclass, its first tensor is normalised: of an `nn.LSTM` the outputs at
-            all positions.
+            a mapping or a dataclass, its first tensor alone is normalised: of an `nn.LSTM` the
+            outputs at all positions, and not the last states `h_n` and `c_n`. A network that reads
+            these needs a layer before the module that uses them.
         channel_axis: The axis of the channels, if it cannot be inferred from the modules.
         show: Print the plan before anything is changed.
         **options: Options of the layer, such as `memory=` of `PMDN`.
@@ -92,8 +94,8 @@ def normalize(  # noqa: PLR0913
     if show:
         print(intended)
     layers = {
-        place.name: LAYERS[layer](design, place.shape, **options).to(place.device, place.dtype)
-        for place in intended.places
+        point.name: LAYERS[layer](design, point.shape, **options).to(point.device, point.dtype)
+        for point in intended.points
     }
     return NormalizedModel(network, design, intended, layers)
 
@@ -127,22 +129,22 @@ def plan(
     _check_arguments(network, design, layer, per, where)
     _check_options(layer, options)
     modules = select_modules(network, at)
-    places = find_places(network, modules, example, where=where, per=per, channel_axis=channel_axis)
-    return Plan(layer, places, design.whitening.shape[1] + 1)
+    points = find_points(network, modules, example, where=where, per=per, channel_axis=channel_axis)
+    return Plan(layer, points, design.whitening.shape[1] + 1)
 
 
 def _check_arguments(network: object, design: object, layer: str, per: str, where: str) -> None:
     faults = []
     if not isinstance(network, nn.Module):
-        faults.append(f"network must be a torch module, got a {type(network).__name__}.")
+        faults.append(f"network must be a torch module; got a {type(network).__name__}.")
     if not isinstance(design, Design):
-        faults.append(f"design must be a fitted Design, got a {type(design).__name__}.")
+        faults.append(f"design must be a fitted Design; got a {type(design).__name__}.")
     if layer not in LAYERS:
         faults.append(f"layer={layer!r} is unknown. {nearest_names(layer, LAYERS)}")
     if per not in ("channel", "feature"):
-        faults.append(f"per must be 'channel' or 'feature', got {per!r}.")
+        faults.append(f"per must be 'channel' or 'feature'; got {per!r}.")
     if where not in ("after", "before"):
-        faults.append(f"where must be 'after' or 'before', got {where!r}.")
+        faults.append(f"where must be 'after' or 'before'; got {where!r}.")
     if faults:
         raise OptionError("\n".join(faults))
     assert isinstance(network, nn.Module)
@@ -150,6 +152,13 @@ def _check_arguments(network: object, design: object, layer: str, per: str, wher
         raise StateError(
             "The network has layers already. Call model.remove() first and normalize the network "
             "that it returns."
+        )
+    inputs = inspect.signature(network.forward).parameters
+    reserved = [name for name in ("metadata", "weight") if name in inputs]
+    if reserved:
+        raise OptionError(
+            f"The network has an input {reserved[0]!r}, but the model needs this name for itself. "
+            "Rename it in the network's forward."
         )
     lazy = [name for name, parameter in network.named_parameters() if is_lazy(parameter)]
     if lazy:

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from deconfound.attach.features import all_tensors, call_network, describe_part, find_features
+from deconfound.attach.features import (
+    all_tensors,
+    call_network,
+    describe_part,
+    evaluation_mode,
+    find_features,
+    nesting_encoders,
+    set_nested_tensors,
+)
 from deconfound.errors import DeconfoundError, OptionError, ShapeError
 
 Where = Literal["after", "before"]
@@ -23,8 +31,8 @@ CHANNELS_LAST = ("Linear", "LayerNorm", "Embedding", "LSTM", "GRU", "RNN", "Atte
 
 
 @dataclass(frozen=True)
-class Place:
-    """One place at which a layer is inserted.
+class InsertionPoint:
+    """A module at which a layer is inserted.
 
     Attributes:
         name: The module's name in the network.
@@ -53,21 +61,21 @@ class Plan:
 
     Attributes:
         layer: The kind of layer.
-        places: Where the layers go, in the order in which features reach them.
+        points: Where the layers go, in the order in which features reach them.
         rows_of_beta: The number of coefficients for each feature.
     """
 
     layer: str
-    places: tuple[Place, ...]
+    points: tuple[InsertionPoint, ...]
     rows_of_beta: int
 
     def __str__(self) -> str:
         table = [("module", "type", "features", "coefficients", "layer")]
-        for place in self.places:
-            sizes = " × ".join(map(str, place.features))
-            count = self.rows_of_beta * torch.Size(place.shape).numel()
-            action = f"{self.layer} {place.where}" + (f" output{place.part}" if place.part else "")
-            table.append((place.name, place.module, sizes, f"{count:,}", action))
+        for point in self.points:
+            sizes = " × ".join(map(str, point.features))
+            count = self.rows_of_beta * torch.Size(point.shape).numel()
+            action = f"{self.layer} {point.where}" + (f" output{point.part}" if point.part else "")
+            table.append((point.name, point.module, sizes, f"{count:,}", action))
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         return "\n".join(lines)
@@ -82,7 +90,7 @@ class Call:
     part: str
 
 
-def find_places(
+def find_points(
     network: nn.Module,
     modules: Mapping[str, nn.Module],
     example: Any,
@@ -90,8 +98,8 @@ def find_places(
     where: Where,
     per: Per,
     channel_axis: int | None,
-) -> tuple[Place, ...]:
-    """Run the example once and return the places of these modules, or all faults at once."""
+) -> tuple[InsertionPoint, ...]:
+    """Run the example once and return where layers go, or raise all faults of these modules."""
     calls = _run_example(network, modules, example, where)
     rows = next((tensor.shape[0] for tensor in all_tensors(example) if tensor.ndim), 0)
     faults = [
@@ -100,9 +108,13 @@ def find_places(
         if (fault := _find_fault(name, module, [call for call in calls if call.name == name], rows))
     ]
     if faults:
+        names = [call.name for call in calls]
+        once = [name for name in modules if names.count(name) == 1]
+        if once and len(once) < len(modules):
+            faults.append(f"These modules are called once: at={once}.")
         raise OptionError("\n".join(faults))
     return tuple(
-        _make_place(call, modules[call.name], where=where, per=per, channel_axis=channel_axis)
+        _make_point(call, modules[call.name], where=where, per=per, channel_axis=channel_axis)
         for call in calls
     )
 
@@ -117,10 +129,16 @@ def _run_example(
         features = find_features(value, name)
         calls.append(Call(name, features, describe_part(value) if where == "after" else ""))
 
-    modes = {module: module.training for module in network.modules()}
+    encoders = nesting_encoders(network)
+    set_nested_tensors(encoders, False)
     try:
-        with torch.no_grad(), torch.random.fork_rng(), watching(modules, where, record):
-            call_network(network.eval(), example)
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(),
+            evaluation_mode(network),
+            watching(modules, where, record),
+        ):
+            call_network(network, example)
     except DeconfoundError:
         raise
     except Exception as error:
@@ -130,8 +148,7 @@ def _run_example(
         )
         raise
     finally:
-        for module, mode in modes.items():
-            module.training = mode
+        set_nested_tensors(encoders, True)
     return calls
 
 
@@ -170,29 +187,29 @@ class _Recorder:
 def _find_fault(name: str, module: nn.Module, calls: list[Call], rows: int) -> str | None:
     """Return why no layer can stand at a module, or None."""
     if len(calls) != 1:
-        times = "never" if not calls else f"{len(calls)} times"
+        times = f"called {len(calls)} times" if calls else "never called"
         return (
-            f"Module {name!r} is called {times} in one forward pass of the example. A layer needs "
-            "a module that is called once: choose the module around it, or another one."
+            f"Module {name!r} is {times} in one forward pass of the example; a layer needs a "
+            "module that is called once."
         )
     features = calls[0].features
     if features.ndim < 2 or not features.is_floating_point():
         return (
-            f"Module {name!r} must have floating-point features of shape (n, …), got "
+            f"Module {name!r} must have floating-point features of shape (n, …); got "
             f"{features.dtype} of shape {tuple(features.shape)}. Choose another module."
         )
     if features.shape[0] != rows or getattr(module, "batch_first", True) is False:
         return (
-            f"Module {name!r} must have samples on axis 0, got features of shape "
+            f"Module {name!r} must have samples on axis 0; got features of shape "
             f"{tuple(features.shape)} for {rows} samples. Build it with batch_first=True, or "
             "choose a module behind it."
         )
     return None
 
 
-def _make_place(
+def _make_point(
     call: Call, module: nn.Module, *, where: Where, per: Per, channel_axis: int | None
-) -> Place:
+) -> InsertionPoint:
     sizes = tuple(call.features.shape[1:])
     shape = sizes
     if per == "channel" and len(sizes) > 1:
@@ -200,16 +217,18 @@ def _make_place(
         if axis not in (*range(1, len(sizes) + 1), -1):
             raise OptionError(
                 f"channel_axis must be an axis of the features at {call.name!r}, 1 to "
-                f"{len(sizes)}, got {axis}."
+                f"{len(sizes)}; got {axis}."
             )
         axis = axis % (len(sizes) + 1)
         shape = tuple(size if index == axis else 1 for index, size in enumerate(sizes, start=1))
     name, features = type(module).__name__, call.features
-    return Place(call.name, name, where, call.part, sizes, shape, features.device, features.dtype)
+    return InsertionPoint(
+        call.name, name, where, call.part, sizes, shape, features.device, features.dtype
+    )
 
 
 def _guess_channel_axis(call: Call, module: nn.Module) -> int:
-    """Return 1 for convolutions, −1 for sequences, and for images whatever is not a sequence."""
+    """Return 1 after convolutions, −1 after linear and recurrent layers, 1 for other images."""
     types = [type(part).__name__ for part in module.modules()]
     is_first = any(word in name for name in types for word in CHANNELS_FIRST)
     is_last = any(word in name for name in types for word in CHANNELS_LAST)

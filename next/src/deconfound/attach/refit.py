@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from deconfound.attach.carrier import CurrentBatch
-from deconfound.attach.features import all_tensors, call_network
+from deconfound.attach.current_batch import CurrentBatch
+from deconfound.attach.features import all_tensors, call_network, evaluation_mode
 from deconfound.attach.insertion import Insertion, Observer
-from deconfound.errors import OptionError
+from deconfound.errors import OptionError, StateError
 from deconfound.layers import Moments, WhitenedBatch, check_metadata, check_weight
 
 Batches = Iterable[tuple[Any, ...]] | Callable[[], Iterable[tuple[Any, ...]]]
@@ -39,11 +39,14 @@ def refit_layers(
     design = insertions[0].layer.design
     if prior is None:
         prior = ROWS_PER_DIRECTION * design.confound_directions
-    if not prior >= 0:
-        raise OptionError(f"prior must be a number of rows, 0 or more, got {prior!r}.")
+    if not isinstance(prior, (int, float)) or not prior >= 0:
+        raise OptionError(f"prior must be a number of rows, 0 or more; got {prior!r}.")
     reread = as_function(batches)
+    first = list(islice(reread(), 2))
     # With a single batch, each layer is refitted before the features reach the next one.
-    has_one_batch = len(list(islice(reread(), 2))) == 1
+    has_one_batch = len(first) == 1
+    if has_one_batch:
+        reread = as_function(first)
     turns = [insertions] if has_one_batch else [[insertion] for insertion in insertions]
     moments: dict[Insertion, Moments] = {}
 
@@ -55,7 +58,7 @@ def refit_layers(
 
     with restored_on_error(insertions):
         for turn in turns:
-            observe(network, insertions, current, reread, add_moments, watched=turn)
+            observe(network, insertions, current, reread, add_moments, turn)
             if not has_one_batch:
                 turn[0].layer.refit(moments[turn[0]], prior)
 
@@ -88,10 +91,9 @@ def observe(
     current: CurrentBatch,
     batches: Callable[[], Iterable[tuple[Any, ...]]],
     observer: Observer,
-    *,
-    watched: Sequence[Insertion] = (),
+    subset: Sequence[Insertion],
 ) -> None:
-    """Run the network in eval mode and show the observer the features before each watched layer.
+    """Run the network in evaluation mode and pass the features before some layers to an observer.
 
     Args:
         network: The network.
@@ -99,32 +101,41 @@ def observe(
         current: What carries the batch to the layers.
         batches: Returns the batches, with metadata that include the labels.
         observer: Called with the insertion, its features `(n, d)` and the batch.
-        watched: The layers whose features are observed; all if empty.
+        subset: The layers whose features are observed.
+
+    Raises:
+        StateError: A batch did not reach one of them.
     """
     layer = insertions[0].layer
-    modes = {module: module.training for module in network.modules()}
-    layer_modes = {insertion.layer: insertion.layer.training for insertion in insertions}
     has_batches = False
+    observed: list[Insertion] = []
+
+    def record(insertion: Insertion, features: Tensor, batch: WhitenedBatch) -> None:
+        observed.append(insertion)
+        observer(insertion, features, batch)
+
+    for insertion in subset:
+        insertion.observer = record
     try:
-        network.eval()
-        for insertion in insertions:
-            insertion.layer.eval()
-        for insertion in watched or insertions:
-            insertion.observer = observer
-        for inputs, metadata, weight in _split_batches(batches()):
-            has_batches = True
-            rows = next(tensor.shape[0] for tensor in all_tensors(inputs))
-            checked = check_metadata(metadata, layer.design, rows, training=True)
-            weights = None if weight is None else check_weight(weight, rows)
-            with current.hold(layer.whitening.whiten(checked, weights)):
-                call_network(network, inputs)
+        with evaluation_mode(network, *[insertion.layer for insertion in insertions]):
+            for inputs, metadata, weight in _split_batches(batches()):
+                has_batches = True
+                rows = next(all_tensors(inputs)).shape[0]
+                checked = check_metadata(metadata, layer.design, rows, training=True)
+                weights = None if weight is None else check_weight(weight, rows)
+                observed.clear()
+                with current.hold(layer.whitening.whiten(checked, weights)):
+                    call_network(network, inputs)
+                if missing := [part.point.name for part in subset if part not in observed]:
+                    raise StateError(
+                        f"Module {missing[0]!r} was not called with one of these batches, so its "
+                        "layer cannot be fitted or measured. Pass batches that reach every layer."
+                    )
     finally:
-        for module, mode in (modes | layer_modes).items():
-            module.training = mode
-        for insertion in insertions:
+        for insertion in subset:
             insertion.observer = None
     if not has_batches:
-        raise OptionError("batches must contain at least one batch, got none.")
+        raise OptionError("batches must contain at least one batch; got none.")
 
 
 def as_function(batches: Batches) -> Callable[[], Iterable[tuple[Any, ...]]]:
@@ -144,7 +155,12 @@ def _split_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, Any, Any]]:
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
             raise OptionError(
-                "Each batch must be (inputs, metadata) or (inputs, metadata, weight), got a "
-                f"{type(batch).__name__}."
+                "Each batch must be (inputs, metadata) or (inputs, metadata, weight); got a "
+                f"{type(batch).__name__}. Write model.refit([(inputs, metadata)])."
+            )
+        if next(all_tensors(batch[0]), None) is None:
+            raise OptionError(
+                "The inputs of each batch must be a tensor, a tuple of inputs, or a dict of "
+                f"keyword inputs; got a {type(batch[0]).__name__}. Write torch.as_tensor(inputs)."
             )
         yield batch[0], batch[1], batch[2] if len(batch) == 3 else None

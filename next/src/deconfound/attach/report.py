@@ -9,14 +9,17 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from deconfound.attach.carrier import CurrentBatch
+from deconfound.attach.current_batch import CurrentBatch
 from deconfound.attach.insertion import Insertion
 from deconfound.attach.refit import Batches, as_function, observe
 from deconfound.design import Design
+from deconfound.errors import OptionError
 from deconfound.layers import WhitenedBatch
 
 # Columns whose remainder has less than this share of their variance are redundant.
 REDUNDANT_VARIANCE = 1e-9
+# Sums of squares in double precision are wrong by about this share.
+ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,13 @@ class ReportLine:
     Attributes:
         layer: The module's name.
         confound: The confound, as named in the design.
-        before: Partial R² of the features that reach the layer, averaged over features by variance.
+        before: Partial R² of the features that reach the layer, averaged over features; each weighs
+            as much as the variance that the labels leave of it.
         after: The same for the features that leave it.
         largest_before: The largest partial R² of a single feature that reaches the layer.
         largest_after: The same for the features that leave it.
-        chance: The mean of all these for features that do not depend on the confound, which is
-            above zero because a regression fits noise: directions / rows.
+        chance: The mean of `before` and `after` for features that do not depend on the confound. It
+            is above zero because a regression fits noise: directions / (rows − labels − 1).
     """
 
     layer: str
@@ -52,8 +56,9 @@ class Report:
 
         (SSE(f | 1, L) − SSE(f | 1, L, C_k)) / SSE(f | 1, L)
 
-    It measures straight-line effects only; `deconfound` layers remove no others. Of an image or a
-    sequence, a feature is the mean of a channel.
+    It measures straight-line effects only; `deconfound` layers remove no others. A feature is what
+    has coefficients of its own: with `per="channel"`, of an image or a sequence, the mean of a
+    channel.
 
     Attributes:
         rows: The number of rows, or the sum of their weights.
@@ -81,7 +86,7 @@ class Report:
         table = self.to_frame()
         for name in table.columns[2:]:
             table[name] = table[name].map("{:.3f}".format)
-        return table.rename(columns=lambda name: name.replace("_", " "))
+        return table
 
 
 def measure_layers(
@@ -97,12 +102,19 @@ def measure_layers(
         beta = insertion.layer.beta[: batch.confounds.shape[1]]
         before = _Sums.of(features, batch)
         after = _Sums.of(features - batch.confounds @ beta, batch)
-        name = insertion.place.name
+        name = insertion.point.name
         if name in sums:
             before, after = sums[name][0] + before, sums[name][1] + after
         sums[name] = before, after
 
-    observe(network, insertions, current, as_function(batches), add)
+    observe(network, insertions, current, as_function(batches), add, insertions)
+    columns = len(insertions[0].layer.design.columns)
+    rows = next(iter(sums.values()))[0].gram[-1, -1].item()
+    if rows <= columns + 1:
+        raise OptionError(
+            f"A report needs more rows than columns of the design; got {rows:g} rows (the sum of "
+            f"weights) for {columns} columns. Pass more batches."
+        )
     design = insertions[0].layer.design
     lines = []
     for name, (before, after) in sums.items():
@@ -114,7 +126,6 @@ def measure_layers(
                     name, confound, mean_before, mean_after, largest_before, largest_after, chance
                 )
             )
-    rows = next(iter(sums.values()))[0].gram[-1, -1].item()
     return Report(rows, tuple(lines))
 
 
@@ -151,7 +162,9 @@ class _Sums:
         left, rank_with_confound = self._unexplained([*own, *without])
         gain = (unexplained - left).clamp(min=0)
         # A feature that is constant given the labels has nothing to explain.
-        has_variance = unexplained > REDUNDANT_VARIANCE * self.squares
+        variance, _ = self._unexplained([len(design.columns)])
+        rounding = ROUNDING * self.squares
+        has_variance = unexplained > (REDUNDANT_VARIANCE * variance).clamp(min=rounding)
         total = unexplained[has_variance].sum().item()
         if total == 0:
             return 0.0, 0.0, 0.0

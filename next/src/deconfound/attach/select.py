@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch import nn
 
@@ -21,9 +22,9 @@ def select_modules(network: nn.Module, at: Selector | Iterable[Selector]) -> dic
     """
     modules = dict(network.named_modules(remove_duplicate=False))
     modules.pop("")
-    selectors = [at] if isinstance(at, str | type) else list(at)
+    selectors: list[Any] = list(at) if isinstance(at, list | tuple | set) else [at]
     if not selectors:
-        raise OptionError("at must name at least one module, got an empty list.")
+        raise OptionError("at must name at least one module; got an empty list.")
     selected: set[str] = set()
     faults = []
     for selector in selectors:
@@ -52,6 +53,6 @@ def _describe_mismatch(selector: object, modules: dict[str, nn.Module]) -> str:
         types = sorted({type(module).__name__ for module in modules.values()})
         return f"No module is a {selector.__name__}. The network has {', '.join(types)}."
     return (
-        f"at must consist of module names, globs or module types, got {selector!r}. "
+        f"at must consist of module names, globs or module types; got {selector!r}. "
         "Write at=['fc1', 'fc2'], at='layer4.*' or at=torch.nn.Linear."
     )

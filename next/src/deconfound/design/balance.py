@@ -1,7 +1,7 @@
 """Weights under which labels and confounds are independent, and what they cost.
 
-A weight replaces no thought: break the association of a confound that only came along with the
-label (site, scanner), but not that of a mediator, through which the label itself acts.
+Break the association of a confound that only came along with the label, such as site or scanner.
+Do not break that of a mediator, through which the label itself acts.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LabelBalance:
             few = [name for name, size in self.effective.items() if size < FEWEST_EFFECTIVE]
             return (
                 f"This table cannot separate {self.label} from the confounds: too few effective "
-                f"rows of {', '.join(few)}. Collect rows, join levels, or leave out a confound."
+                f"rows of {', '.join(few)}. {_WHAT_TO_DO}"
             )
         if before < WEAK_ASSOCIATION:
             return f"{self.label} hardly depends on the confounds: weights would only cost rows."
@@ -127,23 +127,26 @@ class Balance:
         labels: The labels.
         weights: Shape `(n, labels)`; the mean over the rows that have the label is 1, and rows
             without the label have weight 0.
-        row_weight: One weight per row for a model of all labels, the mean over labels, `(n,)`.
+        row_weight: One weight per row for a model of all labels, the mean over labels, `(n,)`: the
+            probability with which to draw it.
+        design_weight: The weight for `Design.fit`. It is `row_weight`, but 1 at `unweighted`
+            levels, so that the design knows them when it encodes other rows.
         reports: What the weights of each label cost and leave.
-        unweighted: Levels `(column, level)` that have no weight for any label. Their `row_weight`
-            is 1, so that a design that is fitted under it still knows them.
+        unweighted: Levels `(column, level)` whose rows have no weight for any label.
     """
 
     kind: BalanceKind
     labels: tuple[str, ...]
     weights: Array
     row_weight: Array
+    design_weight: Array
     reports: tuple[LabelBalance, ...]
     unweighted: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
         lines = [f"{self.kind} weights", *map(str, self.reports)]
         for column, level in self.unweighted:
-            lines.append(f"{column} {level} has no weight for any label; its row_weight is 1.")
+            lines.append(f"{column} {level} has weight 0 for every label.")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -202,7 +205,7 @@ def balance(
     """
     types = types or {}
     design = _check_options(labels, confounds, kind, types, unseen)
-    names = [*labels, *source_columns(confounds), *([person] if person else [])]
+    names = [*labels, *source_columns(confounds), *([person] if person else []), *types]
     columns = read_columns(table, list(dict.fromkeys(names)))
     frame = pd.DataFrame({name: cells.reset_index(drop=True) for name, cells in columns.items()})
     people = to_levels(frame[person]) if person else None
@@ -226,9 +229,16 @@ def balance(
     if faults:
         raise TableError(*faults)
     row_weight = np.mean(weights, axis=0)
-    unweighted = _weigh_empty_levels(row_weight, strata)
-    stacked = np.stack(weights, axis=1)
-    return Balance(kind, tuple(labels), stacked, row_weight, tuple(reports), unweighted)
+    design_weight, unweighted = _weigh_empty_levels(row_weight, strata)
+    return Balance(
+        kind=kind,
+        labels=tuple(labels),
+        weights=np.stack(weights, axis=1),
+        row_weight=row_weight,
+        design_weight=design_weight,
+        reports=tuple(reports),
+        unweighted=unweighted,
+    )
 
 
 @dataclass(frozen=True)
@@ -257,15 +267,15 @@ def _check_options(
 ) -> Design:
     """Return the design of the confounds, not fitted; raise all wrong options together."""
     faults = []
-    if isinstance(labels, str) or not len(labels) or len(set(labels)) < len(labels):
-        faults.append(f"labels must be a list of different columns; got {labels!r}. Write ['dx'].")
+    if not isinstance(labels, list | tuple) or not labels or len(set(labels)) < len(labels):
+        given = repr(labels) if isinstance(labels, str | list) else f"a {type(labels).__name__}"
+        faults.append(f"labels must be a list of different columns; got {given}. Write ['dx'].")
         labels = []
     if kind not in get_args(BalanceKind):
         faults.append(f"kind must be 'overlap' or 'entropy'; got {kind!r}.")
     design = None
     try:
-        own_types = {name: value for name, value in types.items() if name not in labels}
-        design = Design(confounds, types=own_types, unseen=unseen)
+        design = Design(confounds, types=types, unseen=unseen)
         both = [name for name in labels if name in source_columns(confounds)]
         if both:
             faults.append(f"A column cannot be a label and a confound; got {both[0]!r} as both.")
@@ -280,7 +290,8 @@ def _read_strata(frame: pd.DataFrame, design: Design) -> dict[str, NDArray[np.ob
     """Return the level of each row in each categorical confound; a missing cell is a level."""
     names = source_columns(design.confounds)
     numeric: dict[str, Kind] = dict.fromkeys(spline_columns(design.confounds), "numeric")
-    typed = read_table(frame[list(names)], names, types=design.types | numeric)
+    types = {name: kind for name, kind in design.types.items() if name in names}
+    typed = read_table(frame[list(names)], names, types=types | numeric)
     categorical = [name for name in names if isinstance(typed[name].dtype, pd.CategoricalDtype)]
     return {name: typed[name].astype(object).fillna("missing").to_numpy() for name in categorical}
 
@@ -351,8 +362,10 @@ def _report(
         members = dict(zip(label.classes, label.values.T > 0, strict=True))
     by_person = None
     if people is not None:
-        sums = pd.Series(weight).groupby(people, dropna=False).sum()
-        by_person = _effective_size(np.asarray(sums, dtype=np.float64))
+        codes, _ = pd.factorize(people)
+        # A row without an id is a person of its own.
+        sums = np.bincount(codes[codes >= 0], weight[codes >= 0])
+        by_person = _effective_size(np.concatenate([sums, weight[codes < 0]]))
     fitted = _fit_quietly(design, rows)
     metadata = fitted.encode(rows, dtype=np.float64)
     return LabelBalance(
@@ -443,15 +456,15 @@ def _overlap_weights(columns: Array, codes: NDArray[np.intp], label: str) -> Arr
 
 def _weigh_empty_levels(
     row_weight: Array, strata: Mapping[str, NDArray[np.object_]]
-) -> tuple[tuple[str, str], ...]:
-    """Set `row_weight` to 1 at levels that have no weight at all, and return these levels."""
-    unweighted = []
+) -> tuple[Array, tuple[tuple[str, str], ...]]:
+    """Return the weights with 1 at levels that have no weight at all, and these levels."""
+    design_weight, unweighted = row_weight.copy(), []
     for column, levels in strata.items():
         for level in pd.unique(levels).tolist():
             if not row_weight[levels == level].any():
-                row_weight[levels == level] = 1.0
+                design_weight[levels == level] = 1.0
                 unweighted.append((column, str(level)))
-    return tuple(unweighted)
+    return design_weight, tuple(unweighted)
 
 
 def _effective_size(weight: Array) -> float:

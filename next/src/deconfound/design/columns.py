@@ -48,9 +48,10 @@ class NumericCoding:
         """Measure a column of numbers; NaN cells do not take part."""
         is_number = values.notna().to_numpy()
         numbers, share = values.to_numpy()[is_number], weight[is_number] / weight[is_number].sum()
-        mean = float(share @ numbers)
-        sd = float(np.sqrt(share @ np.square(numbers - mean)))
-        return cls(mean, 0.0 if sd <= _CONSTANT * abs(mean) else sd)
+        largest = float(np.abs(numbers).max()) or 1.0  # Squares of 1e200 have no double.
+        mean = float(share @ (numbers / largest))
+        sd = float(np.sqrt(share @ np.square(numbers / largest - mean)))
+        return cls(mean * largest, 0.0 if sd <= _CONSTANT * abs(mean) else sd * largest)
 
     def read(self, values: pd.Series, name: str) -> Array:
         """Return the numbers of a raw column of any table, NaN where a cell is missing."""
@@ -158,11 +159,12 @@ def unknown_notes(name: str, values: NDArray[Any], codes: Codes, coding: Coding)
     return notes
 
 
-def missing_note(name: str, rows: NDArray[np.intp]) -> Note:
+def missing_note(name: str, rows: NDArray[np.intp], is_label: bool = False) -> Note:
     """Return the note on the missing cells of a column."""
     places = tuple(rows.tolist())
     text = f"Column {name!r} must have a value in every row, and has none in {format_rows(places)}."
-    return Note("missing", name, text, _HOW_TO_ENCODE, places)
+    fix = "Leave out these rows, or give them the weight 0." if is_label else _HOW_TO_ENCODE
+    return Note("missing", name, text, fix, places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +193,8 @@ class FittedTerm:
         """Place the knots and measure the raw columns on the training rows."""
         knots = tuple(_place_knots(factor, rows, weight) for factor in factors_of(term))
         known_weight = np.where(rows.is_unknown(term), 0.0, weight)
+        if not known_weight.any():
+            raise TableError(f"No row has a value in each column of {term}. Leave the term out.")
         raw = _raw_columns(term, rows, knots)
         mean, sd = _measure(raw, known_weight / known_weight.sum())
         return cls.from_moments(term, rows.codings, mean, sd, knots)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import DTypeLike, NDArray
 
-from deconfound.design.columns import CodedRows, Codes, LevelCoding, unknown_notes
+from deconfound.design.columns import CodedRows, Codes, LevelCoding, is_unknown, unknown_notes
 from deconfound.design.diagnosis import Diagnosis, diagnose
 from deconfound.design.fitting import (
     Column,
@@ -39,15 +38,17 @@ class Design:
 
     Fitting measures, on the training rows, the mean and sd of numbers and the levels of categories.
     It also computes the whitening transform T, under which the training metadata M = [C | L] are
-    white: TᵀMᵀWMT / Σw = I. Keep columns come first in T, so a direction that confounds and keep
-    share is credited to keep.
+    white: TᵀMᵀWMT / Σw = I. Keep columns are orthonormalised first, so that a direction that
+    confounds and keep share is credited to keep. In T, confounds come first.
 
     Args:
         confounds: Columns whose effect is removed: names, `Spline` or `Interaction` terms.
         keep: Columns whose effect must survive (the labels). They are read in training only.
-        types: Kinds of columns, "numeric" or "categorical", where the values leave a doubt.
-        unseen: What an unseen level or a missing cell is: an error, or the mean of the training
-            rows, which means that nothing is removed on its account.
+        types: Kinds of columns, "numeric" or "categorical", where the values leave a doubt. It may
+            name other columns of the table as well.
+        unseen: What an unseen level or a missing cell of a confound is: an error, or the mean of
+            the training rows, which means that nothing is removed on its account. Labels must be
+            known in training.
 
     Example:
         >>> from deconfound import Design
@@ -104,8 +105,8 @@ class Design:
     def encode(self, table: Table, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Return the metadata of a table: standardised columns `[C | L]`, shape `(n, p)`.
 
-        Keep columns that the table lacks are NaN. So are missing or unseen keep cells, unless
-        `unseen="mean"`, which makes them 0, the mean of the training rows.
+        Keep columns that the table lacks are NaN, and so are missing or unseen labels. A missing or
+        unseen confound is 0, the mean of the training rows, if `unseen="mean"`.
 
         Args:
             table: Any rows; only the columns of the design are read.
@@ -122,12 +123,16 @@ class Design:
         rows = CodedRows(state.codings, codes)
         metadata = np.full((len(rows), len(state.columns)), np.nan, dtype)
         start = 0
+        confounds = source_columns(self.confounds)
         for term in state.terms:
             stop = start + len(term.names)
-            if all(name in codes for name in source_columns([term.term])):
-                # Confounds have no unknown cells here unless they shall become the mean.
-                fill = 0.0 if self.unseen == "mean" else np.nan
-                metadata[:, start:stop] = term.encode(rows, fill)
+            names = source_columns([term.term])
+            if all(name in codes for name in names):
+                # An unknown confound is the mean; an unknown label stays unknown.
+                metadata[:, start:stop] = term.encode(rows, fill=0.0)
+                for name in names:
+                    if name not in confounds:
+                        metadata[is_unknown(codes[name]), start:stop] = np.nan
             start = stop
         return metadata
 
@@ -245,13 +250,11 @@ class Design:
         """
         codings = self._fitted().codings
         confounds = source_columns(self.confounds)
-        if not isinstance(table, pd.DataFrame | Mapping):
-            table = read_columns(table)
-        names = [name for name in source_columns(terms) if name in confounds or name in table]
+        labels = [name for name in source_columns(terms) if name not in confounds]
         codes: dict[str, Codes] = {}
         faults: list[Any] = []
         unknown: list[Note] = []
-        for name, column in read_columns(table, names).items():
+        for name, column in read_columns(table, confounds, optional=labels).items():
             coding = codings[name]
             try:
                 values = coding.read(column, name)

@@ -42,7 +42,7 @@ class DesignNote:
     Attributes:
         kind: "shared": confounds explain a keep column; "overlap": a confound explains another;
             "small level": a level with few rows.
-        columns: The columns that it is about.
+        columns: The columns that it is about; for "small level" the column and the level.
         value: R², or the number of rows of a small level.
         text: The sentence.
     """
@@ -132,6 +132,7 @@ def diagnose(
     for column, rows_of_level in counts.items():
         for level, rows in rows_of_level.items():
             if rows < SMALL_LEVEL:
-                text = f"{column} has {rows} rows of level {level!r}: its effect is hardly known."
+                unit = "row" if rows == 1 else "rows"
+                text = f"{column} has {rows} {unit} of level {level!r}: its effect is hardly known."
                 notes.append(DesignNote("small level", (column, level), rows, text))
     return Diagnosis(tuple(associations), tuple(notes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -110,10 +111,12 @@ def fit_design(
         TableError: Lists the faults of all columns.
     """
     columns, faults = _read_training(table, [*confounds, *keep], types)
-    n = len(next(iter(columns.values()), ()))
-    weights = _check_weight(weight, n)
+    if not columns:
+        raise TableError(*faults)
+    weights = _check_weight(weight, len(next(iter(columns.values()))))
     places = np.flatnonzero(weights)
-    faults += _empty_cells(columns, places, unseen)
+    labels = [name for name in source_columns(keep) if name not in source_columns(confounds)]
+    faults += _empty_cells(columns, places, labels, unseen)
     if faults:
         raise TableError(*faults)
     rows = _code_rows({name: column.iloc[places] for name, column in columns.items()}, weights)
@@ -126,6 +129,7 @@ def fit_design(
             faults += error.faults
     if faults:
         raise TableError(*faults)
+    _check_names(fitted)
     return _whiten_terms(tuple(fitted), len(confounds), rows, weights / weights.sum())
 
 
@@ -136,14 +140,14 @@ def _read_training(
     names, splines = source_columns(terms), spline_columns(terms)
     faults: list[Any] = []
     try:
-        raw = read_columns(table, names)
+        # `types` may be shared by several designs of a table, but must name columns of it.
+        raw = read_columns(table, [*names, *types])
     except TableError as error:
         # Absent columns must not hide the faults of those that exist.
         faults += error.faults
-        everything = read_columns(table)
-        raw = {name: everything[name] for name in names if name in everything}
+        raw = read_columns(table, (), optional=names)
     columns: dict[str, pd.Series] = {}
-    for name, column in raw.items():
+    for name, column in ((name, raw[name]) for name in names if name in raw):
         kind: Kind | None = "numeric" if name in splines else types.get(name)
         try:
             typed = read_table({name: column}, [name], types={name: kind} if kind else None)
@@ -157,7 +161,10 @@ def _check_weight(weight: Any, n: int) -> Array:
     """Return the weights of n rows as numbers, all ones for None."""
     if weight is None:
         return np.ones(n)
-    weights = np.asarray(weight, dtype=np.float64)
+    try:
+        weights = np.asarray(weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TableError(f"weight must be numbers; got a {type(weight).__name__}.") from None
     if weights.shape != (n,):
         raise ShapeError(f"weight must have one number per row, shape ({n},); got {weights.shape}.")
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
@@ -165,12 +172,16 @@ def _check_weight(weight: Any, n: int) -> Array:
             "weight must be finite, not negative, and positive in some row; got numbers from "
             f"{weights.min()} to {weights.max()}."
         )
-    # Dividing by the largest keeps sums within range and changes no result.
-    return np.asarray(weights / weights.max())
+    # A power of two keeps sums within range and rounds nothing: 2 is exactly twice 1.
+    _, exponent = np.frexp(weights.max())
+    return np.asarray(np.ldexp(weights, -exponent))
 
 
 def _empty_cells(
-    columns: Mapping[str, pd.Series], places: NDArray[np.intp], unseen: Unseen
+    columns: Mapping[str, pd.Series],
+    places: NDArray[np.intp],
+    labels: Sequence[str],
+    unseen: Unseen,
 ) -> list[Any]:
     """Return a fault for each column with missing cells among the training rows."""
     faults: list[Any] = []
@@ -178,8 +189,8 @@ def _empty_cells(
         empty = places[column.iloc[places].isna()]
         if len(empty) == len(places):
             faults.append(f"Column {name!r} has no value in any row. Leave it out of the design.")
-        elif len(empty) and unseen == "error":
-            faults.append(missing_note(name, empty))
+        elif len(empty) and (unseen == "error" or name in labels):
+            faults.append(missing_note(name, empty, is_label=name in labels))
     return faults
 
 
@@ -192,6 +203,17 @@ def _code_rows(columns: Mapping[str, pd.Series], weights: Array) -> CodedRows:
         codings[name] = coding.fit(column, weights[weights > 0])
     codes = {name: codings[name].encode(column.to_numpy()) for name, column in columns.items()}
     return CodedRows(codings, codes)
+
+
+def _check_names(terms: Sequence[FittedTerm]) -> None:
+    """Refuse a column of the table that has the name of another column's level or curve."""
+    counts = Counter(name for term in terms for name in term.names)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise TableError(
+            f"Two columns of the design would be called {repeated[0]!r}. Rename a column of the "
+            "table."
+        )
 
 
 def _whiten_terms(

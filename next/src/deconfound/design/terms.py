@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
-from deconfound.errors import OptionError, nearest_names
+from deconfound.errors import OptionError
 from deconfound.table import Kind
 
 
@@ -123,12 +123,9 @@ def check_terms(confounds: Sequence[Term], keep: Sequence[Term]) -> list[str]:
 
 def check_types(terms: Sequence[Term], types: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each entry of `types` that cannot be."""
-    names, splines = source_columns(terms), spline_columns(terms)
+    splines = spline_columns(terms)
     faults = []
     for name, kind in types.items():
-        if name not in names:
-            hint = nearest_names(str(name), names)
-            faults.append(f"types must name columns of the design; got {name!r}. {hint}")
         if kind not in get_args(Kind):
             faults.append(f"types[{name!r}] must be 'numeric' or 'categorical'; got {kind!r}.")
         if kind == "categorical" and name in splines:

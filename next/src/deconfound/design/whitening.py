@@ -51,8 +51,8 @@ def whiten(
 ) -> Whitening:
     """Return the transform T with TᵀGT = I.
 
-    Keep columns come first, so a direction that both roles share is credited to keep, and the
-    white keep directions do not depend on the confounds: `matrix[:p_C, q_C:] == 0`.
+    Keep columns are orthonormalised first, so that a direction that both roles share is credited to
+    keep, and white keep directions do not depend on confounds: `matrix[:p_C, q_C:] == 0`.
 
     Args:
         gram: G, shape `(p, p)`, of the columns `[C | L]`.

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper to the letter: two forward passes, two optimisers, β as parameters."""
+"""Algorithm 1 with its two forward passes and two optimisers: β are parameters."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from deconfound.design import Design
 from deconfound.errors import OptionError, StateError
+from deconfound.layers.arithmetic import positive
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.batch import WhitenedBatch
 
@@ -68,10 +69,12 @@ class AlternatingPMDN(MetadataLayer):
     def _train(self, x: Tensor, batch: WhitenedBatch) -> Tensor:
         # Line 6 differentiates L* with respect to β alone, so that the features are constants.
         errors = self.pool(x.detach()) - batch.regressors @ self.beta
+        if batch.has_weights:
+            errors = torch.where(batch.weighted[:, -1:] == 0, 0.0, errors)
         is_finite = errors.isfinite().all()
         squares = torch.where(is_finite, errors, torch.zeros_like(errors)).square().sum(1)
         weight = batch.weighted[:, -1]
-        self._penalty = 0.5 * (weight @ squares) / weight.sum().clamp(min=torch.finfo(x.dtype).tiny)
+        self._penalty = 0.5 * (weight @ squares) / positive(weight.sum())
         if self._may_learn:
             self._count_skip(is_finite)
         # Line 9 differentiates L with respect to W alone: `subtract_effect` detaches β.
@@ -127,7 +130,7 @@ def alternating_step(
     layers = _alternating_layers(model)
     if not layers:
         raise OptionError(
-            "model must contain AlternatingPMDN layers, got none. "
+            "model must contain AlternatingPMDN layers; got none. "
             "PMDN needs no alternation: train it with an ordinary loop."
         )
     # Lines 4 to 6: only the gradient of L* with respect to β is used.

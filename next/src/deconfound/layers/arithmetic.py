@@ -40,6 +40,11 @@ class Moments:
         return Moments(self.gram + other.gram, self.cross + other.cross)
 
 
+def positive(rows: Tensor) -> Tensor:
+    """Return Σw to divide by, where a batch without weight has sums of zero: never 0 itself."""
+    return rows.clamp(min=torch.finfo(rows.dtype).tiny)
+
+
 def subtract_effect(
     features: Tensor,
     confounds: Tensor,
@@ -56,11 +61,16 @@ def subtract_effect(
         shape: The shape that d coefficients have in one sample: `(16, 1, 1)` for one per channel.
         scale: A factor of the effect.
     """
-    if features.ndim == 2:
+    if shape == features.shape[1:] and features.ndim == 2:
         return torch.addmm(features, confounds, coefficients, alpha=-scale)
     # The result must not be a view, because an in-place ReLU behind the layer changes it.
     effect = (confounds @ coefficients).view(-1, *shape)
     return torch.sub(features, effect, alpha=scale)
+
+
+def identity_like(matrix: Tensor) -> Tensor:
+    """Return the identity of the size, type and device of a square matrix."""
+    return torch.eye(matrix.shape[0], dtype=matrix.dtype, device=matrix.device)
 
 
 def least_squares(moments: Moments, prior: float = 0.0) -> Tensor:
@@ -76,10 +86,10 @@ def least_squares(moments: Moments, prior: float = 0.0) -> Tensor:
     """
     gram = moments.gram.to(widest_float(moments.gram))
     cross = moments.cross.to(gram)
-    rows = gram[-1, -1].clamp(min=torch.finfo(gram.dtype).tiny)
+    rows = positive(gram[-1, -1])
     means = gram[:-1, -1] / rows
     centred_gram = gram[:-1, :-1] - torch.outer(gram[:-1, -1], means)
-    centred_gram = centred_gram + prior * torch.eye(len(means)).to(gram)
+    centred_gram = centred_gram + prior * identity_like(centred_gram)
     centred_cross = cross[:-1] - means.unsqueeze(1) * cross[-1]
     tolerance = max(SMALLEST_VARIANCE, 10 * torch.finfo(gram.dtype).eps)
     inverse = torch.linalg.pinv(centred_gram, rtol=tolerance, hermitian=True)
@@ -90,6 +100,8 @@ def least_squares(moments: Moments, prior: float = 0.0) -> Tensor:
 
 def refit_coefficients(beta: Tensor, moments: Moments, prior: float) -> Tensor:
     """Return β + (RᵀWR + k I)⁺ RᵀW(f − Rβ): least squares in which the old β counts for k rows.
+
+    The prior k does not hold the intercept; see `least_squares`.
 
     Args:
         beta: The old coefficients, shape `(q, d)`.

@@ -8,6 +8,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from operator import index
 from typing import Self
 
 import torch
@@ -54,13 +56,17 @@ class MetadataLayer(nn.Module, ABC):
         super().__init__()
         if not isinstance(design, Design):
             raise OptionError(
-                f"design must be a fitted Design, got a {type(design).__name__}. "
+                f"design must be a fitted Design; got a {type(design).__name__}. "
                 "Write Design(confounds=[…], keep=[…]).fit(table)."
             )
-        sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        try:
+            sizes = tuple(map(index, shape if isinstance(shape, Sequence) else [shape]))
+        except TypeError:
+            sizes = ()
         if not sizes or min(sizes) < 1:
-            raise OptionError(f"shape must consist of positive sizes, got {shape!r}.")
-        self.design = design
+            raise OptionError(f"shape must consist of positive whole numbers; got {shape!r}.")
+        # A copy, so that fitting the user's design to another table does not change this layer.
+        self.design = copy(design)
         self.shape = sizes
         self.is_updating = True
         self._register_whitening()
@@ -83,11 +89,11 @@ class MetadataLayer(nn.Module, ABC):
         rows = x.shape[0]
         checked = check_metadata(metadata, self.design, rows, training=self.training)
         if not self.training:
-            return self.normalise(x, self.whitening.whiten_confounds(checked))
+            return self.forward_whitened(x, self.whitening.whiten_confounds(checked))
         weights = None if weight is None else check_weight(weight, rows)
-        return self.normalise(x, self.whitening.whiten(checked, weights))
+        return self.forward_whitened(x, self.whitening.whiten(checked, weights))
 
-    def normalise(self, x: Tensor, batch: WhitenedBatch | Tensor) -> Tensor:
+    def forward_whitened(self, x: Tensor, batch: WhitenedBatch | Tensor) -> Tensor:
         """Return the residual of `x`, like `forward`, for metadata that are whitened already.
 
         Args:
@@ -143,7 +149,7 @@ class MetadataLayer(nn.Module, ABC):
         """Raise an error if the features have another shape or type than this layer expects."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             given = str(x.dtype) if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise ShapeError(f"features must be a floating-point tensor, got {given}.")
+            raise ShapeError(f"features must be a floating-point tensor; got {given}.")
         sizes = x.shape[1:]
         fits = len(sizes) == len(self.shape) and all(
             own in (1, size) for own, size in zip(self.shape, sizes, strict=True)
@@ -151,7 +157,7 @@ class MetadataLayer(nn.Module, ABC):
         if not fits or x.shape[0] == 0:
             expected = ", ".join("any" if size == 1 else str(size) for size in self.shape)
             raise ShapeError(
-                f"features must have shape (n, {expected}) with n ≥ 1, got {tuple(x.shape)}."
+                f"features must have shape (n, {expected}) with n ≥ 1; got {tuple(x.shape)}."
             )
 
     def extra_repr(self) -> str:
@@ -173,13 +179,20 @@ class MetadataLayer(nn.Module, ABC):
             ) from error
         if data == self.design.to_dict():
             return
+        design = Design.from_dict(data)
+        if design.whitening.shape != self.design.whitening.shape:
+            raise ShapeError(
+                f"The design of the checkpoint has the columns {', '.join(design.names)}; that of "
+                f"the model has {', '.join(self.design.names)}. Make the model with the former: "
+                "save design.to_dict() beside the state, and read it with Design.from_dict."
+            )
         warnings.warn(
             "The design of the checkpoint differs from the model's and replaces it. "
             "Encode tables with model.design from now on.",
             DeconfoundWarning,
             stacklevel=2,
         )
-        self.design = Design.from_dict(data)
+        self.design = design
         self._register_whitening()
 
     @property

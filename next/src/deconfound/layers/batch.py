@@ -11,7 +11,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import ShapeError
-from deconfound.layers.arithmetic import Moments
+from deconfound.layers.arithmetic import Moments, identity_like, positive
 from deconfound.layers.environment import full_precision, sum_over_processes, widest_float
 
 Metadata = Tensor | NDArray[np.floating]
@@ -32,6 +32,7 @@ class WhitenedBatch:
             of the Gram matrix, because R ends with ones.
         max_step: The largest stable step of gradient descent on the penalty, 1 / λ_max(RᵀWR),
             by an upper bound of λ_max.
+        has_weights: Whether rows have weights other than 1.
     """
 
     metadata: Tensor
@@ -41,9 +42,13 @@ class WhitenedBatch:
     gram: Tensor
     rows: Tensor
     max_step: Tensor
+    has_weights: bool
 
     def cross(self, features: Tensor) -> Tensor:
         """Return RᵀWf over all processes, shape `(q, d)`, for features `(n, d)`."""
+        if self.has_weights:
+            # A row of weight 0 may hold features that are not finite.
+            features = torch.where(self.weighted[:, -1:] == 0, 0.0, features)
         (cross,) = sum_over_processes(self.weighted.T @ features)
         return cross
 
@@ -85,7 +90,14 @@ class Whitening:
             (gram,) = sum_over_processes(weighted.T @ regressors)
             rows = gram[-1, -1]
             return WhitenedBatch(
-                metadata, confounds, regressors, weighted, gram, rows, _max_step(gram, rows)
+                metadata=metadata,
+                confounds=confounds,
+                regressors=regressors,
+                weighted=weighted,
+                gram=gram,
+                rows=rows,
+                max_step=_max_step(gram, rows),
+                has_weights=weight is not None,
             )
 
 
@@ -95,16 +107,16 @@ def _max_step(gram: Tensor, rows: Tensor) -> Tensor:
     The first bound is exact for one sample, the second for a white batch. An eigenvalue solver
     would synchronise a GPU at each step.
     """
-    distance_from_white = torch.linalg.matrix_norm(gram - rows * torch.eye(len(gram)).to(gram))
+    distance_from_white = torch.linalg.matrix_norm(gram - rows * identity_like(gram))
     bound = torch.minimum(torch.linalg.matrix_norm(gram), rows + distance_from_white)
-    return 1 / bound.clamp(min=torch.finfo(gram.dtype).tiny)
+    return 1 / positive(bound)
 
 
 def check_metadata(metadata: object, design: Design, rows: int | None, *, training: bool) -> Tensor:
     """Return metadata as a tensor `(n, p)`, or raise an error that shows what to write.
 
     In training all columns must be finite, in evaluation only the confounds. On an accelerator this
-    check would make every step wait, so that there the layers skip such batches and count them.
+    check would synchronise every step. There the layers skip such batches and count them.
 
     Args:
         metadata: What the user passed.
@@ -112,24 +124,25 @@ def check_metadata(metadata: object, design: Design, rows: int | None, *, traini
         rows: The number of samples, or None where it is not known yet.
         training: Whether the label columns are read as well.
     """
-    if isinstance(metadata, np.ndarray):
-        metadata = torch.from_numpy(np.ascontiguousarray(metadata))
+    if isinstance(metadata, np.ndarray) and metadata.dtype.kind == "f":
+        native = metadata.dtype.newbyteorder("=")
+        metadata = torch.from_numpy(np.ascontiguousarray(metadata, dtype=native))
     if not isinstance(metadata, Tensor):
         given = "None" if metadata is None else f"a {type(metadata).__name__}"
         raise ShapeError(
-            f"metadata must be the array that design.encode returns, got {given}. "
+            f"metadata must be the array that design.encode returns; got {given}. "
             "Write metadata=design.encode(rows)."
         )
     columns = design.whitening.shape[0]
     if metadata.ndim != 2 or metadata.shape[1] != columns or not metadata.is_floating_point():
         raise ShapeError(
             f"metadata must be floating-point numbers of shape (n, {columns}), one column for each "
-            f"of {', '.join(design.names)}, got {metadata.dtype} of shape "
+            f"of {', '.join(design.names)}; got {metadata.dtype} of shape "
             f"{tuple(metadata.shape)}. Write metadata=design.encode(rows)."
         )
     if rows is not None and metadata.shape[0] != rows:
         raise ShapeError(
-            f"metadata must have one row per sample, got {metadata.shape[0]} rows for {rows} "
+            f"metadata must have one row per sample; got {metadata.shape[0]} rows for {rows} "
             "samples. Encode exactly the table rows of this batch."
         )
     if metadata.is_cpu and not torch.compiler.is_compiling():
@@ -140,7 +153,10 @@ def check_metadata(metadata: object, design: Design, rows: int | None, *, traini
 def _check_finite(metadata: Tensor, design: Design, training: bool) -> None:
     columns = design.columns if training else design.confound_columns
     is_finite = metadata[:, : len(columns)].isfinite()
-    if bool(is_finite.all()):
+    try:
+        if bool(is_finite.all()):
+            return
+    except RuntimeError:  # torch.func.vmap cannot branch on values.
         return
     bad = [
         column for column, good in zip(columns, is_finite.all(0).tolist(), strict=True) if not good
@@ -150,22 +166,28 @@ def _check_finite(metadata: Tensor, design: Design, training: bool) -> None:
     where = f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows, the first is {rows[0]}"
     if all(column.role == "keep" for column in bad):
         raise ShapeError(
-            "In training every row needs its labels (keep columns), got NaN or infinity in "
+            "In training every row needs its labels (keep columns); got NaN or infinity in "
             f"{names} ({where}). Encode a table that has these columns and leave rows without "
             "labels out, or call model.eval() for inference."
         )
     raise ShapeError(
-        f"metadata must be finite, got NaN or infinity in {names} ({where}). "
+        f"metadata must be finite; got NaN or infinity in {names} ({where}). "
         "Correct the table, or use Design(…, unseen='mean') for missing values."
     )
 
 
 def check_weight(weight: object, rows: int) -> Tensor:
     """Return row weights as a tensor `(n,)`, or raise an error that shows what to write."""
-    values = torch.as_tensor(weight).detach()
+    try:
+        values = torch.as_tensor(weight if isinstance(weight, Tensor) else np.asarray(weight))
+    except TypeError:
+        raise ShapeError(
+            f"weight must be one number per sample, shape ({rows},); got a {type(weight).__name__}."
+        ) from None
+    values = values.detach()
     if values.shape != (rows,) or values.is_complex():
         raise ShapeError(
-            f"weight must be one number per sample, shape ({rows},), got {values.dtype} of shape "
+            f"weight must be one number per sample, shape ({rows},); got {values.dtype} of shape "
             f"{tuple(values.shape)}."
         )
     if values.is_cpu and not torch.compiler.is_compiling():
@@ -173,6 +195,6 @@ def check_weight(weight: object, rows: int) -> Tensor:
         if bool(refused.any()):
             first = int(refused.nonzero()[0])
             raise ShapeError(
-                f"weight must be 0 or more and finite, got {values[first].item()} in row {first}."
+                f"weight must be 0 or more and finite; got {values[first].item()} in row {first}."
             )
     return values

@@ -10,13 +10,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def _world_size() -> int:
+def world_size() -> int:
+    """Return the number of processes of a distributed run, 1 without one."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Sum each tensor over the processes of a distributed run, in one exchange, with gradients."""
-    if _world_size() == 1:
+    if world_size() == 1:
         return tensors
     packed = torch.cat([tensor.reshape(-1).to(tensors[0].dtype) for tensor in tensors])
     parts = _AllReduce.apply(packed).split([tensor.numel() for tensor in tensors])
@@ -26,7 +27,7 @@ def sum_over_processes(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def average_over_processes(rows: int, *means: Tensor) -> tuple[Tensor, ...]:
     """Average means over the processes of a distributed run, each of which has its own rows."""
-    if _world_size() == 1:
+    if world_size() == 1:
         return means
     count = means[0].new_full((), float(rows))
     *sums, total = sum_over_processes(*[rows * mean for mean in means], count)
@@ -64,7 +65,11 @@ def widest_float(tensor: Tensor) -> torch.dtype:
 def is_recomputing() -> bool:
     """True while backward runs, where activation checkpointing repeats the forward pass.
 
-    A repeated forward pass must not learn from the same batch again. Torch has no public way to
-    ask for this.
+    A repeated forward pass must not learn from the same batch again.
     """
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+    return not torch.compiler.is_compiling() and backward_id() != -1
+
+
+def backward_id() -> int:
+    """Return a number for the backward pass that is running, or −1; torch has no public one."""
+    return int(torch._C._current_graph_task_id())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
-from deconfound.layers.arithmetic import least_squares, subtract_effect
+from deconfound.layers.arithmetic import least_squares, positive, subtract_effect
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.batch import WhitenedBatch
 
@@ -60,9 +60,9 @@ class MDN(MetadataLayer):
     ) -> None:
         super().__init__(design, shape)
         if gram not in ("training", "batch"):
-            raise OptionError(f"gram must be 'training' or 'batch', got {gram!r}.")
+            raise OptionError(f"gram must be 'training' or 'batch'; got {gram!r}.")
         if not 0 < momentum <= 1:
-            raise OptionError(f"momentum must lie between 0 and 1, got {momentum!r}.")
+            raise OptionError(f"momentum must lie between 0 and 1; got {momentum!r}.")
         self.gram = gram
         self.momentum = momentum
         q, d = self._size
@@ -86,7 +86,7 @@ class MDN(MetadataLayer):
             return least_squares(batch.exact_moments(features)).to(features)
         # Σ w_i R_i (f_i − mean). The last column of the Gram matrix holds Σ w_i R_i.
         cross = torch.addr(batch.cross(features), batch.gram[:, -1], self.mean, alpha=-1)
-        return cross / _positive(batch.rows)
+        return cross / positive(batch.rows)
 
     def _update_mean(self, features: Tensor, batch: WhitenedBatch) -> None:
         """Count the batch and take its features into their running mean."""
@@ -94,7 +94,7 @@ class MDN(MetadataLayer):
         is_finite = feature_sum.isfinite().all() & batch.gram.isfinite().all()
         self._count_skip(is_finite)
         self.batches.add_((is_finite & (batch.rows > 0)).to(self.batches.dtype))
-        self._update(self.mean, feature_sum / _positive(batch.rows), batch)
+        self._update(self.mean, feature_sum / positive(batch.rows), batch)
 
     def _update(self, running: Tensor, newest: Tensor, batch: WhitenedBatch) -> None:
         """Move a running mean in place, unless the batch is empty or its value is not finite.
@@ -104,8 +104,3 @@ class MDN(MetadataLayer):
         share = self.momentum / (1 - (1 - self.momentum) ** self.batches).clamp(min=self.momentum)
         is_usable = newest.isfinite().all() & (batch.rows > 0)
         running.copy_(torch.where(is_usable, torch.lerp(running, newest, share), running))
-
-
-def _positive(rows: Tensor) -> Tensor:
-    """Return the number of rows to divide by: a batch of rows without weight has sums of zero."""
-    return rows.clamp(min=torch.finfo(rows.dtype).tiny)

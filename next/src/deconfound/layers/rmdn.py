@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deconfound.design import Design
 from deconfound.errors import OptionError
+from deconfound.layers.arithmetic import identity_like
 from deconfound.layers.base import MetadataLayer
 from deconfound.layers.batch import WhitenedBatch
 
@@ -22,9 +23,9 @@ ROUNDING = 64.0
 class RMDN(MetadataLayer):
     """Metadata normalisation by recursive least squares.
 
-    β minimises `Σ_i λ^(rows since i) ‖f_i − R_i β‖² + ridge ‖β‖²` over every row seen, whatever the
-    batches were. The network's gradient treats β as a constant; training and evaluation use the
-    same β.
+    β minimises `Σ_i λ^(rows since i) ‖f_i − R_i β‖² + λ^(rows seen) ridge ‖β‖²` over all rows seen;
+    rows of one batch have the same age. For λ = 1 the result does not depend on the batches. The
+    network's gradient treats β as a constant; training and evaluation use the same β.
 
     Args:
         design: A fitted design.
@@ -32,8 +33,8 @@ class RMDN(MetadataLayer):
         forgetting: λ per row. 1 never forgets, and falls behind a network that learns; 0.9995
             remembers about 2,000 rows. The authors count λ per batch: their λ at batch size b is
             `λ ** (1 / b)` here.
-        ridge: The weight of ‖β‖² in whitened units: 1 counts like one row. It does not hold the
-            intercept.
+        ridge: The weight of ‖β‖² in whitened units: 1 counts like one row, and is forgotten like
+            one. It does not hold the intercept.
 
     Example:
         >>> import torch, deconfound as dc
@@ -60,9 +61,9 @@ class RMDN(MetadataLayer):
     ) -> None:
         super().__init__(design, shape)
         if not 0 < forgetting <= 1:
-            raise OptionError(f"forgetting must lie between 0 and 1, got {forgetting!r}.")
+            raise OptionError(f"forgetting must lie between 0 and 1; got {forgetting!r}.")
         if not 0 < ridge < math.inf:
-            raise OptionError(f"ridge must be positive, got {ridge!r}.")
+            raise OptionError(f"ridge must be positive; got {ridge!r}.")
         self.forgetting = forgetting
         self.ridge = ridge
         q, d = self._size
@@ -122,6 +123,6 @@ def recursive_least_squares(
     gram = (decayed_rows * gram + batch.gram) / new_rows
     # Without damping, rounding decides the coefficients of a site that recent rows do not contain.
     damping = ROUNDING * torch.finfo(gram.dtype).eps * gram.diagonal().sum()
-    damped = gram + damping * torch.eye(len(gram)).to(gram)
+    damped = gram + damping * identity_like(gram)
     change, _ = torch.linalg.solve_ex(damped, cross_of_errors / new_rows)
     return beta + change, gram, new_rows

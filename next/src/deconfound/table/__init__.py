@@ -6,9 +6,9 @@ levels.
 """
 
 from deconfound.table.checks import check_table
+from deconfound.table.kinds import Kind, is_missing, level_text, to_levels, to_numbers
 from deconfound.table.notes import Note, format_names, format_rows
 from deconfound.table.read import Table, read_columns, read_table
-from deconfound.table.typing import Kind, is_missing, level_text, to_levels, to_numbers
 
 __all__ = [
     "Kind",

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from deconfound.errors import TableError
+from deconfound.table.kinds import level_text, to_levels, type_column
 from deconfound.table.notes import Note, format_list, format_names, format_rows, notes_of
 from deconfound.table.read import Table, read_columns
-from deconfound.table.typing import level_text, to_levels, type_column
 
 # Columns with more levels than this, and with more levels than every second row, look like ids.
 MOST_LEVELS_OF_A_SMALL_TABLE = 10

@@ -1,4 +1,4 @@
-"""Files of tables: every cell as it was written, before anybody decides what it means."""
+"""Files of tables: every cell as it was written, as text where the file holds text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _read_text(path: Path, suffix: str, separator: str | None) -> pd.DataFrame:
             reader = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except UnicodeError:
-        read = f"pandas.read_csv({path.name!r}, encoding='latin-1')"
+        read = f"pandas.read_csv({path.name!r}, encoding=…)"
         raise _fault(
             f"The table {path.name!r} is not UTF-8 text.",
             f"Save it as UTF-8, or pass the DataFrame of {read}.",
@@ -103,7 +103,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         frame: pd.DataFrame = parquet.read_table(path).to_pandas(integer_object_nulls=True)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
-    return frame
+    # A column that pandas stored as the index is a column of the file.
+    return frame.reset_index() if any(name is not None for name in frame.index.names) else frame
 
 
 def _read_workbook(path: Path) -> pd.DataFrame:
@@ -111,7 +112,7 @@ def _read_workbook(path: Path) -> pd.DataFrame:
     options: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
     try:
         sheets = pd.read_excel(path, sheet_name=None, engine="openpyxl", **options)
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, SyntaxError, BadZipFile) as error:
         raise _unreadable(path, error) from error
     filled = {str(name): sheet for name, sheet in sheets.items() if not sheet.empty}
     if len(filled) > 1:

@@ -15,8 +15,8 @@ from pandas.api.extensions import ExtensionArray
 
 from deconfound.errors import OptionError, TableError, import_extra, nearest_names
 from deconfound.table.files import read_file
+from deconfound.table.kinds import Kind, to_levels, type_column
 from deconfound.table.notes import Note, format_list, notes_of
-from deconfound.table.typing import Kind, to_levels, type_column
 
 # A path, a pandas DataFrame, a mapping from names to values, a pyarrow.Table, a polars.DataFrame.
 Table = Any
@@ -83,13 +83,16 @@ def read_table(
     return pd.DataFrame(table)
 
 
-def read_columns(source: Table, columns: Sequence[str] | None = None) -> dict[str, pd.Series]:
+def read_columns(
+    source: Table, columns: Sequence[str] | None = None, *, optional: Sequence[str] = ()
+) -> dict[str, pd.Series]:
     """Return the raw columns of a table by name, all of one length, without deciding their kinds.
 
     Args:
         source: Any table that `read_table` reads. Values of a mapping are lists, tuples, NumPy
             arrays (also masked ones), pandas, pyarrow or polars columns, or PyTorch tensors.
         columns: The columns to read; None reads all. Other entries of a mapping are not touched.
+        optional: Columns to read as well if the table has them.
 
     Raises:
         TableError: Lists all columns that are absent or have another shape than `(n,)`.
@@ -98,14 +101,19 @@ def read_columns(source: Table, columns: Sequence[str] | None = None) -> dict[st
         >>> read_columns({"age": (63, 71), "image": None}, ["age"])["age"].tolist()
         [63, 71]
     """
-    return _read_columns(source, columns, separator=None)
+    return _read_columns(source, columns, None, optional)
 
 
 def _read_columns(
-    source: Table, columns: Sequence[str] | None, separator: str | None
+    source: Table,
+    columns: Sequence[str] | None,
+    separator: str | None,
+    optional: Sequence[str] = (),
 ) -> dict[str, pd.Series]:
     _refuse_text("columns", columns)
     names, values = _open(source, separator)
+    if columns is not None:
+        columns = [*columns, *(name for name in optional if name in names)]
     places = {name: place for place, name in enumerate(names)}
     if not places:
         raise TableError(Note("source", "", "The table has no columns.", "Pass named columns."))
@@ -194,7 +202,10 @@ def _to_series(values: Any, name: str) -> pd.Series:
     if values.dtype.kind == "c":
         raise TableError(_values_note(name, "complex numbers"))
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
+        try:
+            values = np.char.decode(values, "utf-8")
+        except UnicodeError:
+            raise TableError(_values_note(name, "bytes that are not UTF-8 text")) from None
     if values.dtype == np.float16:  # pandas cannot find the distinct values of halves.
         values = values.astype(np.float32)
     return pd.Series(values, name=name)
@@ -242,7 +253,12 @@ def _source_note(description: str) -> Note:
 
 
 def _absent_note(name: str, names: Iterable[str]) -> Note:
-    return Note("column", name, f"There is no column {name!r}.", nearest_names(name, names))
+    """Return a note with similar names. A table without a line of names has patients for names."""
+    text = f"There is no column {name!r}."
+    fix = nearest_names(name, names)
+    if not fix.startswith("Did you mean"):
+        fix = "Check that the first line of the table holds the names of its columns."
+    return Note("column", name, text, fix)
 
 
 def _values_note(name: str, description: str) -> Note:
@@ -254,3 +270,6 @@ def _refuse_text(option: str, names: Sequence[str] | None) -> None:
     """Refuse one name without brackets, which is also a sequence: of letters."""
     if isinstance(names, str):
         raise OptionError(f"{option} is the text {names!r}. Write {option}=[{names!r}].")
+    wrong = [name for name in names or () if not isinstance(name, str)]
+    if wrong:
+        raise OptionError(f"{option} must be names of columns; got a {type(wrong[0]).__name__}.")

@@ -26,13 +26,13 @@ from deconfound.table.notes import Note, format_names, format_rows
 
 Kind = Literal["numeric", "categorical"]
 
-# Whole numbers with so many distinct values may be amounts (a stage) or codes (a site).
+# Whole numbers with this many distinct values may be amounts (a stage) or codes (a site).
 CODE_COUNTS = range(3, 11)
+# Beyond it all doubles are whole.
+LARGEST_CODE = 2.0**53
 
 # The first group is a leading zero, as in 007 but not in 0.7.
-_NUMBER = re.compile(
-    r"[+-]?(0(?=\d))?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?", re.IGNORECASE
-)
+_NUMBER = re.compile(r"[+-]?(0(?=\d))?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _WHOLE_WITH_POINT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?([ T].*)?|\d\d?[./-]\d\d?[./-]\d{4}|\d\d?/\d\d?/\d\d")
@@ -162,6 +162,10 @@ class _DistinctValues:
         if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
             # The same without a look at each cell.
             codes, distinct = values.factorize()
+            if values.dtype == np.float32:
+                # 0.1 as float32 is 0.10000000149, which would be another level than 0.1.
+                texts = [str(value) for value in np.asarray(distinct)]
+                distinct = np.array(texts, dtype=np.float64)
             numbers = pd.Index(distinct).to_numpy(dtype=float, na_value=np.nan)
             contents = np.full(len(numbers), "number", dtype=object)
             return cls(name, codes, pd.Index(distinct).tolist(), contents, numbers)
@@ -169,7 +173,7 @@ class _DistinctValues:
             codes, distinct = values.factorize()
             cells = pd.Index(distinct).tolist()
             parsed = [_parse(cell) for cell in cells]
-        except TypeError:  # A list cannot be compared with others, and an array is no content.
+        except (TypeError, NotImplementedError):  # A list cannot be compared with others.
             types = sorted({type(value).__name__ for value in values})
             text = f"Column {name!r} has cells of type {', '.join(types)}."
             fix = "Write one number or one text in each cell."
@@ -192,7 +196,9 @@ class _DistinctValues:
         is_site_called_na = not len(numbers) and self.has("marker")
         if len(numbers) == 2 or is_site_called_na:
             return "categorical"
-        if refuse_codes and len(numbers) in CODE_COUNTS and (numbers % 1 == 0).all():
+        may_be_codes = refuse_codes and len(numbers) in CODE_COUNTS
+        may_be_codes = may_be_codes and bool((np.abs(numbers) < LARGEST_CODE).all())
+        if may_be_codes and (numbers % 1 == 0).all():
             raise TableError(_code_note(self.name, numbers))
         return "numeric"
 
@@ -240,7 +246,10 @@ class _DistinctValues:
             return Note("date", name, text, fix, rows)
         listed = format_names(self.cells(*contents))
         text = f"Column {name!r} has texts instead of numbers: {listed} in {format_rows(rows)}."
-        fix = f"Leave these cells empty, or write types={{{name!r}: 'categorical'}}."
+        fix = (
+            "Leave these cells empty, as pandas.to_numeric(values, errors='coerce') does, or write "
+            f"types={{{name!r}: 'categorical'}} if the column holds levels."
+        )
         if self.has("comma"):
             fix = "Write decimal points; pandas.read_csv(path, sep=';', decimal=',') makes them."
         return Note("text", name, text, fix, rows)
@@ -255,7 +264,10 @@ def _parse(cell: object) -> tuple[_Content, float]:
     if isinstance(cell, (bool, np.bool_)):
         return "truth", float(cell)
     if isinstance(cell, _NUMBER_TYPES):
-        return "number", float(cell)
+        try:
+            return "number", float(cell)
+        except OverflowError:
+            return "number", np.inf
     if isinstance(cell, _DATE_TYPES):
         return "date", np.nan
     if isinstance(cell, pd.Interval):

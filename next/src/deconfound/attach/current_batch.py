@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from deconfound.errors import StateError
-from deconfound.layers import WhitenedBatch, is_recomputing
+from deconfound.layers import WhitenedBatch, backward_id, is_recomputing
 
 Batch = WhitenedBatch | Tensor
 
@@ -21,15 +21,16 @@ class CurrentBatch(threading.local):
     Attributes:
         batch: A training batch, or in evaluation the whitened confounds; None outside a pass.
         modules_called: The modules whose hooks ran in this pass.
-        batch_of_backward: The batch whose graph backward has reached. Activation
-            checkpointing repeats parts of the forward pass there, outside any pass.
+        batch_of_backward: The batch whose graph backward has reached, and an id of this backward
+            pass. Activation checkpointing repeats parts of the forward pass there, outside any
+            pass.
     """
 
     # Attributes are set here, not on the class, because torch.compile reads them from instances.
     def __init__(self) -> None:
         self.batch: Batch | None = None
         self.modules_called: set[str] = set()
-        self.batch_of_backward: Batch | None = None
+        self.batch_of_backward: tuple[int, Batch] | None = None
 
     @contextmanager
     def hold(self, batch: Batch) -> Iterator[None]:
@@ -44,8 +45,15 @@ class CurrentBatch(threading.local):
     def get(self, name: str) -> Batch:
         """Return the batch for the module `name`, which may be called once in a pass."""
         if self.batch is None:
-            if is_recomputing() and self.batch_of_backward is not None:
-                return self.batch_of_backward
+            if is_recomputing():
+                backward, batch = self.batch_of_backward or (None, None)
+                if batch is not None and backward == backward_id():
+                    return batch
+                raise StateError(
+                    f"Backward repeats the forward pass of {name!r} before it has reached the "
+                    "output of the model. With activation checkpointing, compute the loss from the "
+                    "model's output."
+                )
             raise StateError(
                 f"The network was called directly, and its layer at {name!r} has no metadata. "
                 "Write model(inputs, metadata=design.encode(rows)), "
@@ -64,7 +72,7 @@ class CurrentBatch(threading.local):
         """Let backward find this batch again as soon as it reaches the output."""
 
         def set_batch(gradient: Tensor) -> None:
-            self.batch_of_backward = batch
+            self.batch_of_backward = backward_id(), batch
 
         output.register_hook(set_batch)
 
