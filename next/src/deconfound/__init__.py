@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from deconfound.layers import MDN as MDN
     from deconfound.layers import PMDN as PMDN
     from deconfound.layers import RMDN as RMDN
+    from deconfound.metrics import Resampling as Resampling
     from deconfound.table import read_table as read_table
 
 _PACKAGE_OF_NAME = {
@@ -37,10 +38,22 @@ _PACKAGE_OF_NAME = {
     "MDN": "layers",
     "RMDN": "layers",
     "PMDN": "layers",
+    # Measure what is left.
+    "Resampling": "metrics",
     # Try it on real data.
     "example": "data",
 }
-_PACKAGES = ("attach", "data", "design", "errors", "layers", "table")
+_PACKAGES = (
+    "adjust",
+    "attach",
+    "data",
+    "design",
+    "errors",
+    "layers",
+    "metrics",
+    "sklearn",
+    "table",
+)
 
 __all__ = [*_PACKAGE_OF_NAME]
 __version__ = "1.0.0.dev0"

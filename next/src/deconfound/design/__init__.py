@@ -4,7 +4,7 @@ from deconfound.design.balance import Balance, LabelBalance, balance
 from deconfound.design.design import Design
 from deconfound.design.diagnosis import Diagnosis
 from deconfound.design.fitting import Column
-from deconfound.design.terms import Interaction, Spline
+from deconfound.design.terms import Interaction, Spline, Term, source_columns
 
 __all__ = [
     "Balance",
@@ -14,5 +14,7 @@ __all__ = [
     "Interaction",
     "LabelBalance",
     "Spline",
+    "Term",
     "balance",
+    "source_columns",
 ]

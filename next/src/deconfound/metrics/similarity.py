@@ -1,0 +1,199 @@
+"""How similar the outputs of two rows are, compared with other rows of their cells.
+
+The similarity K is made once for the outputs of a model and serves all confounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from deconfound.metrics.arrays import Array, Codes, as_matrix, check_lengths
+from deconfound.metrics.cells import Cells
+from deconfound.metrics.leak_rows import LeakRows
+from deconfound.metrics.numeric_labels import label_position, neighbourhoods, subtract_curves
+from deconfound.metrics.ranks import normal_scores
+
+# K needs n² numbers: 72 MB for this many rows.
+MOST_ROWS = 3000
+# The standard deviation of a smaller cell is that of all cells together.
+FEWEST_FOR_SD = 20
+# λ of the ridge regression, in mean eigenvalues of the outputs' covariance.
+RIDGE = 0.1
+# A variance within cells below this share of the whole is rounding: nothing is left to compare.
+SMALLEST_VARIANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class OutputSimilarity:
+    """Similarity K of the outputs of all pairs of rows.
+
+    K is the sum of a linear and a nonlinear part, each divided by its norm:
+
+        K_reader = Y (YᵀY + λI)⁻¹ Yᵀ      K_distance = −‖y_i − y_j‖ √u_i √u_j
+
+    where the rows of Y are √u_i y_i, and y are the outputs, centred in each cell and divided by
+    the cell's standard deviation. For one output K_reader is YYᵀ. Both parts are centred by cell,
+    and 0 for two rows of one person.
+
+    Attributes:
+        kernel: K, shape `(n, n)`, with rows in the order of their cells.
+        outputs: y, shape `(n, d)`.
+        rows: Label group, fold, person and weight of the n rows.
+        cells: Label group within fold, and with numeric labels neighbours within these.
+        used: The number of each row in the caller's arrays, shape `(n,)`.
+        total_rows: Number of rows in the caller's arrays.
+        curve_size: Degrees of freedom of the curves in numeric labels.
+        compare_folds: Whether K is computed between rows of different folds.
+    """
+
+    kernel: Array
+    outputs: Array
+    rows: LeakRows
+    cells: Cells
+    used: Codes
+    total_rows: int
+    curve_size: float
+    compare_folds: bool
+
+    @classmethod
+    def from_outputs(
+        cls,
+        outputs: ArrayLike,
+        rows: LeakRows,
+        *,
+        compare_folds: bool | None = None,
+        seed: int = 0,
+    ) -> OutputSimilarity:
+        """Compute K. Above 3,000 rows, rows are drawn within people, then people.
+
+        Args:
+            outputs: Scores or features, shape `(n,)` or `(n, d)`.
+            rows: What is known about the n rows.
+            compare_folds: Whether outputs of different folds have the same meaning. By default
+                they do if there is one column, a score; features come from different networks.
+            seed: Seed of the random numbers that draw the rows.
+        """
+        values = as_matrix(outputs, "outputs")
+        total_rows = check_lengths(outputs=values, rows=rows.group)
+        used = rows.sample(MOST_ROWS, seed)
+        rows, values = rows.take(used), values[used]
+        curve_size = 0.0
+        if rows.numeric_labels.shape[1]:
+            values = normal_scores(values, rows.votes)
+        total = weighted_variance(values, rows.votes)
+        cell = rows.group * (rows.fold.max() + 1) + rows.fold
+        if rows.numeric_labels.shape[1]:
+            residuals, curve_size = subtract_curves(values, rows.numeric_labels, rows)
+            position = label_position(rows.numeric_labels, values - residuals)
+            cell, values = neighbourhoods(position, rows), residuals
+        order = np.argsort(cell, kind="stable")
+        rows, used = rows.take(order), used[order]
+        cells = Cells(np.unique(cell[order], return_inverse=True)[1])
+        standardised = standardise(values[order], total, cells, rows.votes)
+        if compare_folds is None:
+            compare_folds = values.shape[1] == 1
+        kernel = compute_kernel(standardised, rows, cells, compare_folds)
+        return cls(kernel, standardised, rows, cells, used, total_rows, curve_size, compare_folds)
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    @property
+    def is_constant(self) -> bool:
+        """True if no two rows can be compared: the outputs are constant within each cell."""
+        return not self.kernel.any()
+
+
+def compute_kernel(outputs: Array, rows: LeakRows, cells: Cells, compare_folds: bool) -> Array:
+    """Return K, shape `(n, n)`, of standardised outputs `(n, d)`."""
+    reader, distance = np.zeros((2, len(rows), len(rows)))
+    for block in comparable_rows(rows, compare_folds):
+        gram = outputs[block] @ outputs[block].T
+        root = np.sqrt(rows.votes[block])
+        pairs = np.ix_(block, block)
+        reader[pairs] = linear_part(gram, root, outputs.shape[1])
+        distance[pairs] = distance_part(gram, root)
+    return combine_parts(reader, distance, rows, cells)
+
+
+def weighted_variance(values: Array, votes: Array) -> Array:
+    """Return the variance of each column, shape `(d,)`, in which people count once."""
+    centred = values - np.average(values, axis=0, weights=votes)
+    return np.asarray(np.average(centred**2, axis=0, weights=votes))
+
+
+def standardise(values: Array, total: Array, cells: Cells, votes: Array) -> Array:
+    """Centre each column in each cell, and divide it by its standard deviation there.
+
+    Args:
+        values: Shape `(n, d)`.
+        total: Variance of each column before anything was subtracted, shape `(d,)`.
+        cells: The cells of the rows.
+        votes: u, shape `(n,)`.
+    """
+    votes = votes[:, None]
+    centred = cells.centre(values, votes)
+    people, squares = cells.sums(votes), cells.sums(votes * centred**2)
+    pooled = squares.sum(axis=0) / max(votes.sum() - len(people), 1.0)
+    own = squares / np.maximum(people - 1, 1.0)
+    variance = np.where(people >= FEWEST_FOR_SD, own, pooled)
+    varies = variance > SMALLEST_VARIANCE * total
+    scale = np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+    return np.asarray(centred * scale[cells.codes])
+
+
+def comparable_rows(rows: LeakRows, compare_folds: bool) -> list[Codes]:
+    """Return the row numbers of each set of rows whose outputs are compared with each other."""
+    if compare_folds:
+        return [np.arange(len(rows))]
+    return [np.flatnonzero(rows.fold == fold) for fold in np.unique(rows.fold)]
+
+
+def ridge_inverse(gram: Array, root: Array, penalty: float) -> Array:
+    """Return (I + G/λ)⁻¹, shape `(n, n)`, for G = √u_i √u_j y_i · y_j; I minus it is K_reader."""
+    scaled = gram * np.outer(root, root) / penalty
+    scaled[np.diag_indices_from(scaled)] += 1.0
+    return np.asarray(np.linalg.inv(scaled))
+
+
+def ridge_penalty(gram: Array, root: Array, columns: int) -> float:
+    """Return λ, a tenth of the mean eigenvalue of YᵀY; 1 where the outputs are constant."""
+    trace = float(np.diag(gram) @ root**2)
+    return RIDGE * trace / min(float(root @ root), columns) or 1.0
+
+
+def linear_part(gram: Array, root: Array, columns: int) -> Array:
+    """Return K_reader, not yet centred, from `gram (n, n)` = y_i · y_j and root = √u."""
+    if columns == 1:
+        return gram * np.outer(root, root)
+    return np.eye(len(gram)) - ridge_inverse(gram, root, ridge_penalty(gram, root, columns))
+
+
+def distance_part(gram: Array, root: Array) -> Array:
+    """Return K_distance, not yet centred, from `gram (n, n)` = y_i · y_j and root = √u."""
+    squares = np.diag(gram).copy()
+    distance = -2 * gram
+    distance += squares
+    distance += squares[:, None]
+    np.sqrt(np.maximum(distance, 0, out=distance), out=distance)
+    distance *= -np.outer(root, root)
+    return distance
+
+
+def combine_parts(reader: Array, distance: Array, rows: LeakRows, cells: Cells) -> Array:
+    """Return K: both parts centred by cell, 0 within people, divided by their norms, added."""
+    root = np.sqrt(rows.votes)[:, None]
+    people_in_cell = cells.sums(root**2)
+    total = np.zeros_like(reader)
+    for part in (reader, distance):
+        for _ in range(2):  # the columns, then the rows
+            part -= root * (cells.sums(root * part) / people_in_cell)[cells.codes]
+            part = part.T
+        part[rows.person[:, None] == rows.person] = 0.0
+        norm = np.linalg.norm(part)
+        if norm > 0:
+            total += part / norm
+    return total

@@ -1,0 +1,5 @@
+"""Estimators for scikit-learn that remove confounds."""
+
+from deconfound.sklearn.residualizer import ConfoundResidualizer
+
+__all__ = ["ConfoundResidualizer"]
