@@ -23,6 +23,10 @@ class Resampling:
         permutations: Number of permuted tables. The smallest p-value is 1 / (permutations + 1).
         bootstraps: Number of bootstrap samples of people. With 0 there are no intervals.
         seed: Seed of the random numbers. Equal seeds give equal results.
+
+    Example:
+        >>> Resampling(permutations=1999, seed=1)  # p-values down to .0005
+        Resampling(permutations=1999, bootstraps=500, seed=1)
     """
 
     permutations: int = 499
