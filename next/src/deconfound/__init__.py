@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deconfound.attach import NormalizedModel as NormalizedModel
     from deconfound.attach import normalize as normalize
+    from deconfound.auditing import Audit as Audit
+    from deconfound.auditing import audit as audit
     from deconfound.data import example as example
     from deconfound.design import Balance as Balance
     from deconfound.design import Design as Design
@@ -39,6 +41,8 @@ _PACKAGE_OF_NAME = {
     "RMDN": "layers",
     "PMDN": "layers",
     # Measure what is left.
+    "audit": "auditing",
+    "Audit": "auditing",
     "Resampling": "metrics",
     # Try it on real data.
     "example": "data",
@@ -46,6 +50,7 @@ _PACKAGE_OF_NAME = {
 _PACKAGES = (
     "adjust",
     "attach",
+    "auditing",
     "data",
     "design",
     "errors",

@@ -49,7 +49,6 @@ def leak_kernel(outputs, cell, person, fold=None, ridge=0.1):
     Rows of different `fold` are not compared. Cells of fewer than 20 people have the standard
     deviation of all cells together.
     """
-    n, d = outputs.shape
     votes = 1 / np.array([(person == one).sum() for one in person])
     y = cell_projection(cell, votes) @ outputs
     pooled = (votes @ y**2) / (votes.sum() - len(np.unique(cell)))
@@ -59,9 +58,17 @@ def leak_kernel(outputs, cell, person, fold=None, ridge=0.1):
         people = votes[rows].sum()
         own = votes[rows] @ y[rows] ** 2 / (people - 1) if people > 1 else pooled
         scaled[rows] = y[rows] / np.sqrt(own if people >= 20 else pooled)
+    return kernel_of_scaled(scaled, cell, person, fold, ridge)
+
+
+def kernel_of_scaled(scaled, cell, person, fold=None, ridge=0.1, shift=0.0):
+    """Return K, shape `(n, n)`, of standardised outputs plus a shift that λ does not know."""
+    n, d = scaled.shape
+    votes = 1 / np.array([(person == one).sum() for one in person])
     root = np.sqrt(votes)
     fold = np.zeros(n) if fold is None else fold
     order = np.argsort(fold, kind="stable")
+    unshifted, scaled = root[:, None] * scaled, scaled + shift
     readers = []
     for code in np.unique(fold):
         rows = fold == code
@@ -69,8 +76,8 @@ def leak_kernel(outputs, cell, person, fold=None, ridge=0.1):
         if d == 1:
             readers.append(weighted @ weighted.T)
             continue
+        penalty = ridge * (unshifted[rows] ** 2).sum() / min(votes[rows].sum(), d)
         u, s, _ = np.linalg.svd(weighted, full_matrices=False)
-        penalty = ridge * (s**2).sum() / min(votes[rows].sum(), d)
         readers.append((u * (s**2 / (s**2 + penalty))) @ u.T)
     reader = np.empty((n, n))
     reader[np.ix_(order, order)] = block_diag(*readers)
@@ -83,6 +90,19 @@ def leak_kernel(outputs, cell, person, fold=None, ridge=0.1):
         part[person[:, None] == person] = 0.0
         kernel += part / np.linalg.norm(part)
     return kernel
+
+
+def planted_kernel(scaled, shift, cell, person, fold=None):
+    """Return K, shape `(n, n)`, of standardised outputs shifted by `shift (n,)` of their sd.
+
+    They are shifted along their leading component, whose largest score is positive.
+    """
+    votes = 1 / np.array([(person == one).sum() for one in person])
+    u, _, v = np.linalg.svd(np.sqrt(votes)[:, None] * scaled, full_matrices=False)
+    direction = v[0] * np.sign(u[np.abs(u[:, 0]).argmax(), 0]) if len(v) > 1 else np.ones(1)
+    unit = np.sqrt(np.average((scaled @ direction) ** 2, weights=votes))
+    moved = unit * cell_projection(cell, votes) @ shift
+    return kernel_of_scaled(scaled, cell, person, fold, shift=np.outer(moved, direction))
 
 
 def leak_sum(kernel, columns, cell, person, weight, whiten):

@@ -1,11 +1,15 @@
 """Planted leaks: what the test would have found in the user's own data."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from deconfound.errors import OptionError, StateError
 from deconfound.metrics import LeakRows, LeakTest, OutputSimilarity, Resampling, plant_leaks
+from tests.metrics.oracles import cell_projection, planted_kernel
 from tests.metrics.test_leak_levels import (
     age_in_three_classes,
     people_with_several_rows,
@@ -62,6 +66,80 @@ def test_label_groups_have_their_own_plants():
     assert [everyone.group, controls.group, patients.group] == [None, 0, 1]
     assert patients.found < controls.found
     assert everyone.found >= 38
+
+
+def measure_planted(test, part, seed):
+    """Return T of one part in one planted leak: the plant is found if T exceeds all permuted T."""
+    low, high = -3.0, 3.0
+    while high - low > 2e-9:
+        middle = (low + high) / 2
+        statistics = np.full((len(test.parts), 100), 100.0)
+        statistics[part, 1:] = middle
+        bracketed = replace(test, statistics=statistics)
+        if plant_leaks(bracketed, shift=0.7, trials=1, seed=seed)[0].found:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def people_to_whom_site_can_move(site, cell, person):
+    """Return for each person of site 1 everyone with rows in the same cells."""
+    cells_of = {one: set(cell[person == one]) for one in person}
+    return [
+        [one for one, cells in cells_of.items() if cells == cells_of[source]]
+        for source in np.unique(person[site == 1])
+    ]
+
+
+@pytest.mark.parametrize(
+    "design",
+    ["one output", "outputs", "folds", "people", "people in all folds", "label", "weights"],
+)
+def test_planted_statistic_follows_the_definition(design):
+    """Kills wrong norms, pairs within people, or centring of K of the shifted outputs.
+
+    One person of each label group has site 1. In a planted leak anyone with rows in the same cells
+    may have it, so T must equal that of one of these tables.
+    """
+    random = np.random.default_rng(3)
+    repeats = random.integers(1, 4, 24) if "people" in design else np.ones(24, int)
+    person = np.repeat(np.arange(24), repeats)
+    if design == "people in all folds":
+        person = np.r_[person, np.arange(24)]
+    n, group, site = len(person), person % 2, np.isin(person, [4, 7]).astype(int)
+    columns = {"group": group, "person": person}
+    if "folds" in design:
+        columns["fold"] = np.arange(n) >= n - 24 if "all" in design else person // 12
+    if design == "label":
+        columns |= {"group": np.zeros(n, int), "numeric_labels": random.normal(size=n)}
+    if design == "weights":
+        columns["weight"] = 1.0 + 0.5 * site
+    outputs = random.normal(size=(n, 1 if design == "one output" else 4))
+    similarity = OutputSimilarity.from_outputs(outputs, LeakRows.from_columns(n, **columns))
+    test = LeakTest.from_confound(similarity, site, categorical=True, resampling=MANY)
+    rows, cell, y = similarity.rows, similarity.cells.codes, similarity.outputs
+    site, person = site[similarity.used], rows.person
+    if design == "label":
+        # Residuals differ between all rows. Contrasts that depend on site and cell only move less.
+        contrasts = cell_projection(cell, rows.votes) @ site[:, None]
+        test = replace(test, contrasts=contrasts)
+    contrast_of = dict(zip(zip(cell, site, strict=True), test.contrasts, strict=True))
+    fold = None if similarity.compare_folds else rows.fold
+    expected = []
+    for movers in product(*people_to_whom_site_can_move(site, cell, person)):
+        if len(set(movers)) < len(movers):
+            continue
+        moved = np.isin(person, movers).astype(int)
+        a = np.array([contrast_of[key] for key in zip(cell, moved, strict=True)])
+        kernel = planted_kernel(y, 0.7 * moved, cell, person, fold)
+        products = kernel * np.sqrt(np.outer(rows.votes, rows.votes)) * (a @ a.T)
+        expected.append([products[part, part].sum() for part in test.parts])
+    assert len(test.parts) == (1 if design == "label" else 3)
+    for part, sums in enumerate(np.transpose(expected)):
+        measured = [measure_planted(test, part, seed) for seed in range(2)]
+        errors = np.abs(np.subtract.outer(measured, sums)).min(axis=1)
+        assert errors.max() < 1e-8
 
 
 def test_equal_seeds_plant_equal_leaks():

@@ -395,23 +395,23 @@ def _exclude_strata(
     Rows of one stratum may be the only ones of a class in another, so this repeats until every
     stratum that is left has all classes.
     """
-    classes = np.array(label.classes)
-    codes = label.values.argmax(axis=1)
-    is_used = np.ones(len(codes), dtype=bool)
+    coded = {column: pd.factorize(levels) for column, levels in strata.items()}
+    is_used = np.ones(len(label.values), dtype=bool)
     absent: list[AbsentClass] = []
     while True:
-        incomplete: list[AbsentClass] = []
-        for column, levels in strata.items():
-            counts = pd.crosstab(levels[is_used], classes[codes[is_used]])
-            counts = counts.reindex(columns=classes, fill_value=0)
-            for level, row in counts[(counts == 0).any(axis=1)].iterrows():
-                lacks = tuple(classes[row.to_numpy() == 0].tolist())
-                incomplete.append(AbsentClass(column, str(level), lacks, int(row.sum())))
-        if not incomplete:
+        is_complete = np.ones(len(is_used), dtype=bool)
+        for column, (codes, names) in coded.items():
+            # Rows of each class (columns) in each level.
+            counts = np.zeros((len(names), len(label.classes)))
+            np.add.at(counts, codes[is_used], label.values[is_used])
+            rows = counts.sum(axis=1)
+            for code in np.flatnonzero((rows > 0) & (counts == 0).any(axis=1)):
+                lacks = tuple(np.array(label.classes)[counts[code] == 0].tolist())
+                absent.append(AbsentClass(column, str(names[code]), lacks, int(rows[code])))
+                is_complete &= codes != code
+        if (is_used <= is_complete).all():
             return is_used, tuple(absent)
-        absent += incomplete
-        for stratum in incomplete:
-            is_used &= strata[stratum.column] != stratum.level
+        is_used &= is_complete
         if not is_used.any():
             raise TableError(
                 f"Label {label.name!r} must vary within the strata of the confounds; it does in "

@@ -276,13 +276,24 @@ def pair_sums(kernel: Array, contrasts: Array, rows: LeakRows) -> Array:
     """
     n, draws, columns = contrasts.shape
     weighted = (contrasts * np.sqrt(rows.votes)[:, None, None]).reshape(n, -1)
-    slices = group_slices(rows)
-    sums = np.zeros((1 + len(slices), draws * columns))
-    for group, part in enumerate(slices, start=1):
-        product = kernel[:, part] @ weighted[part]
-        sums[0] += np.einsum("nr,nr->r", weighted, product)
-        sums[group] = np.einsum("nr,nr->r", weighted[part], product[part])
+    sums = quadratic_sums(kernel, weighted, group_slices(rows))
     return np.asarray(sums.reshape(len(sums), draws, columns).sum(axis=2))
+
+
+def quadratic_sums(kernel: Array, vectors: Array, parts: list[slice]) -> Array:
+    """Return vᵀKv over all rows and over the pairs within each part, shape `(1 + parts, r)`.
+
+    Args:
+        kernel: K, shape `(n, n)`.
+        vectors: One v in each column, shape `(n, r)`.
+        parts: Where the rows of each part lie; the parts hold each row once.
+    """
+    sums = np.zeros((1 + len(parts), vectors.shape[1]))
+    for number, part in enumerate(parts, start=1):
+        product = kernel[:, part] @ vectors[part]
+        sums[0] += np.einsum("nr,nr->r", vectors, product)
+        sums[number] = np.einsum("nr,nr->r", vectors[part], product[part])
+    return sums
 
 
 def largest_sum(kernel: Array, weighted: Array) -> float:

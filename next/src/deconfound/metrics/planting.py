@@ -3,7 +3,7 @@
 In each trial the confound is permuted within cells, which removes whatever leak there is. Outputs
 are then shifted along the permuted confound, and the test is repeated. The p-value comes from the
 table's own permuted statistics, which hardly change because K is normalised: a trial costs one K
-and no permutation.
+and no permutation. K is not centred; its norm and T are corrected for it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,25 @@ import numpy as np
 
 from deconfound.errors import OptionError, StateError
 from deconfound.metrics.arrays import Array, Codes
-from deconfound.metrics.leak import LeakTest, adjusted_p_values
+from deconfound.metrics.cells import Cells
+from deconfound.metrics.leak import LeakTest, adjusted_p_values, group_slices, quadratic_sums
+from deconfound.metrics.leak_rows import LeakRows
 from deconfound.metrics.numeric_labels import leading_direction
 from deconfound.metrics.permutations import draw_orders
 from deconfound.metrics.similarity import (
     OutputSimilarity,
-    combine_parts,
     comparable_rows,
-    distance_part,
-    ridge_inverse,
+    linear_part,
+    pairs_within_people,
     ridge_penalty,
+    squared_distances,
 )
 
 LEVEL = 0.05
+# So many rows of K fit into the processor's cache.
+ROWS_AT_A_TIME = 128
+# A squared norm below this share of the norm before centring is rounding.
+SMALLEST_NORM = 1e-12
 
 
 @dataclass(frozen=True)
@@ -113,47 +119,132 @@ def is_found(
     """
     in_part = np.zeros(len(order))
     in_part[part] = 1.0
-    kernel = shifted.kernel(shifts[order] * in_part)
-    planted = test.sums(kernel, test.contrasts[order][:, None])
-    statistics = np.concatenate([planted, test.statistics[:, 1:]], axis=1)
+    planted = shifted.sums(shifts[order] * in_part, test.contrasts[order])
+    taking_part = [0, *(group + 1 for group in test.groups)]
+    statistics = np.column_stack([planted[taking_part], test.statistics[:, 1:]])
     return bool(adjusted_p_values(statistics).min() <= LEVEL)
 
 
 @dataclass(frozen=True, eq=False)
 class ComparableBlock:
-    """Rows whose outputs are compared with each other, and the products that a shift updates.
+    """Rows whose outputs are compared with each other, and what all their shifts share.
 
     Attributes:
         rows: Row numbers, shape `(m,)`.
-        gram: y_i · y_j, shape `(m, m)`.
+        known: Label group and person of the rows.
+        cells: The cells of the rows.
+        root: √u, shape `(m,)`. People vote with all their rows, also with those in other blocks.
+        within: i and j of all pairs of rows of one person.
         scores: y projected on the direction of the shift, shape `(m,)`.
+        squares: ‖y_i − y_j‖², shape `(m, m)`.
         penalty: λ of the ridge regression.
-        inverse: (I + G/λ)⁻¹, shape `(m, m)`; None for one output, whose linear part is G.
+        reader: K_reader, shape `(m, m)`; None for one output.
+        work: Room for K of the shifted outputs, shape `(m, m)`.
     """
 
     rows: Codes
-    gram: Array
+    known: LeakRows
+    cells: Cells
+    root: Array
+    within: tuple[Codes, Codes]
     scores: Array
+    squares: Array
     penalty: float
-    inverse: Array | None
+    reader: Array | None
+    work: Array
 
-    def parts(self, shifts: Array, root: Array) -> tuple[Array, Array]:
-        """Return K_reader and K_distance of outputs y_i + s_i e, where e has length 1.
+    @classmethod
+    def from_rows(cls, similarity: OutputSimilarity, rows: Codes, scores: Array) -> ComparableBlock:
+        """Prepare the products of some rows, given `scores (n,)` of all."""
+        known, outputs = similarity.rows.take(rows), similarity.outputs[rows]
+        root = np.sqrt(similarity.rows.votes[rows])
+        gram, columns = outputs @ outputs.T, outputs.shape[1]
+        return cls(
+            rows=rows,
+            known=known,
+            cells=Cells(np.unique(similarity.cells.codes[rows], return_inverse=True)[1]),
+            root=root,
+            within=pairs_within_people(known.person),
+            scores=scores[rows],
+            squares=squared_distances(gram),
+            penalty=ridge_penalty(gram, root, columns),
+            reader=None if columns == 1 else linear_part(gram, root, columns),
+            work=np.empty_like(gram),
+        )
 
-        A shift s changes the Gram matrix by rank two, s bᵀ + b sᵀ with b = Ye + s/2, and by the
-        identity of Woodbury the inverse as well.
+    def sums(self, shifts: Array, contrasts: Array) -> Array:
+        """Return ‖K‖² and T of both parts of K, shape `(2, 2 + groups)`.
+
+        Args:
+            shifts: s, shape `(m,)`: outputs become y_i + s_i e, where e has length 1.
+            contrasts: a, shape `(m, q)`.
         """
-        middle = self.scores + shifts / 2
-        cross = np.outer(shifts, middle)
-        gram = self.gram + cross + cross.T
-        if self.inverse is None:
-            return gram * np.outer(root, root), distance_part(gram, root)
-        factors = np.column_stack([root * shifts, root * middle])
-        product = self.inverse @ factors
-        # The inverse of the 2 × 2 matrix [[0, 1/λ], [1/λ, 0]] is λ times the exchange of columns.
-        core = self.penalty * np.eye(2)[::-1] + factors.T @ product
-        inverse = self.inverse - product @ np.linalg.solve(core, product.T)
-        return np.eye(len(gram)) - inverse, distance_part(gram, root)
+        self._write_reader(shifts)
+        reader = self._sums_of_work(contrasts)
+        self._write_distance(shifts)
+        return np.stack([reader, self._sums_of_work(contrasts)])
+
+    def _write_reader(self, shifts: Array) -> None:
+        """Write K_reader of the shifted outputs to `work`.
+
+        A shift adds FXFᵀ to the Gram matrix, where F = √u (s, t + s/2), t = Ye, and X exchanges two
+        columns. By the identity of Woodbury K_reader grows by L (λX + FᵀL)⁻¹ Lᵀ with
+        L = F − K_reader F.
+        """
+        if self.reader is None:
+            shifted = self.root * (self.scores + shifts)
+            np.outer(shifted, shifted, out=self.work)
+            return
+        factors = self.root[:, None] * np.column_stack([shifts, self.scores + shifts / 2])
+        left = factors - self.reader @ factors
+        core = self.penalty * np.eye(2)[::-1] + factors.T @ left
+        right = np.linalg.solve(core, left.T)
+        for part in self._chunks():
+            self.work[part] = self.reader[part] + left[part] @ right
+
+    def _write_distance(self, shifts: Array) -> None:
+        """Write K_distance of the shifted outputs to `work`, not yet centred.
+
+        ‖y_i + s_i e − y_j − s_j e‖² = ‖y_i − y_j‖² + (s_i − s_j) (g_i − g_j) with g = 2t + s.
+        """
+        doubled = 2 * self.scores + shifts
+        for part in self._chunks():
+            distance = np.subtract.outer(shifts[part], shifts)
+            distance *= np.subtract.outer(doubled[part], doubled)
+            distance += self.squares[part]
+            np.sqrt(np.maximum(distance, 0, out=distance), out=distance)
+            np.multiply(distance, -np.outer(self.root[part], self.root), out=self.work[part])
+
+    def _chunks(self) -> list[slice]:
+        starts = range(0, len(self.rows), ROWS_AT_A_TIME)
+        return [slice(start, start + ROWS_AT_A_TIME) for start in starts]
+
+    def _sums_of_work(self, contrasts: Array) -> Array:
+        """Return ‖PKP‖² and T of PKP for K in `work`, both without pairs of rows of one person.
+
+        P = I − QQᵀ centres by cell, where Q holds one column for each cell, √u divided by its
+        length. PKP itself is needed for the pairs within people only:
+
+            ‖PKP‖² = ‖K‖² − 2 ‖QᵀK‖² + ‖QᵀKQ‖²        aᵀPKPa = (Pa)ᵀ K (Pa)
+        """
+        kernel, code, root = self.work, self.cells.codes, self.root[:, None]
+        unit = self.root / np.sqrt(self.cells.sums(self.root**2))[code]
+        by_cell = self.cells.weighted_sums(kernel, unit)
+        by_cells = self.cells.weighted_sums(by_cell.T, unit)
+        i, j = self.within
+        centred = kernel[i, j] - unit[i] * by_cell[code[i], j] - unit[j] * by_cell[code[j], i]
+        centred += unit[i] * unit[j] * by_cells[code[i], code[j]]
+        squares = [np.vdot(one, one) for one in (kernel, by_cell, by_cells, centred)]
+        norm = np.dot([1, -2, 1, -1], squares)
+        moved = root * self.cells.centre(contrasts, root**2)
+        sums = quadratic_sums(kernel, moved, group_slices(self.known)).sum(axis=1)
+        weighted, group = root * contrasts, self.known.group
+        products = centred * np.einsum("pq,pq->p", weighted[i], weighted[j])
+        same = group[i] == group[j]
+        sums[0] -= products.sum()
+        sums[1:] -= np.bincount(group[i[same]], products[same], minlength=len(sums) - 1)
+        # A part of K that is constant within cells counts for nothing.
+        return np.asarray(np.array([norm, *sums]) * (norm > SMALLEST_NORM * squares[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,27 +267,22 @@ class ShiftedOutputs:
     def from_similarity(cls, similarity: OutputSimilarity) -> ShiftedOutputs:
         """Prepare the products of the outputs that all trials share."""
         outputs, rows = similarity.outputs, similarity.rows
-        root = np.sqrt(rows.votes)
-        direction = leading_direction(outputs * root[:, None])
-        scores = outputs @ direction
-        columns = outputs.shape[1]
-        blocks = []
-        for members in comparable_rows(rows, similarity.compare_folds):
-            gram = outputs[members] @ outputs[members].T
-            penalty = ridge_penalty(gram, root[members], columns)
-            inverse = None if columns == 1 else ridge_inverse(gram, root[members], penalty)
-            blocks.append(ComparableBlock(members, gram, scores[members], penalty, inverse))
+        scores = outputs @ leading_direction(outputs * np.sqrt(rows.votes)[:, None])
+        sets = comparable_rows(rows, similarity.compare_folds)
+        blocks = tuple(ComparableBlock.from_rows(similarity, one, scores) for one in sets)
         unit = np.sqrt(np.average(scores**2, weights=rows.votes))
-        return cls(similarity, tuple(blocks), float(unit))
+        return cls(similarity, blocks, float(unit))
 
-    def kernel(self, shifts: Array) -> Array:
-        """Return K of the shifted outputs, shape `(n, n)`; `shifts (n,)` are in units of sd."""
+    def sums(self, shifts: Array, contrasts: Array) -> Array:
+        """Return T over all pairs and over each label group, shape `(1 + groups,)`.
+
+        Args:
+            shifts: Shifts of the outputs in units of their sd, shape `(n,)`.
+            contrasts: a, shape `(n, q)`.
+        """
         rows, cells = self.similarity.rows, self.similarity.cells
-        root = np.sqrt(rows.votes)
         centred = self.unit * cells.centre(shifts, rows.votes)
-        reader, distance = np.zeros((2, len(rows), len(rows)))
-        for block in self.blocks:
-            pairs = np.ix_(block.rows, block.rows)
-            parts = block.parts(centred[block.rows], root[block.rows])
-            reader[pairs], distance[pairs] = parts
-        return combine_parts(reader, distance, rows, cells)
+        sums = [one.sums(centred[one.rows], contrasts[one.rows]) for one in self.blocks]
+        totals = np.sum(sums, axis=0)
+        norms = np.sqrt(totals[:, :1])
+        return np.asarray((totals[:, 1:] / np.where(norms > 0, norms, 1.0)).sum(axis=0))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import lapack
+from scipy.sparse import csr_array
 
 from deconfound.metrics.arrays import Array, Codes, as_matrix, check_lengths
 from deconfound.metrics.cells import Cells
@@ -152,13 +154,6 @@ def comparable_rows(rows: LeakRows, compare_folds: bool) -> list[Codes]:
     return [np.flatnonzero(rows.fold == fold) for fold in np.unique(rows.fold)]
 
 
-def ridge_inverse(gram: Array, root: Array, penalty: float) -> Array:
-    """Return (I + G/λ)⁻¹, shape `(n, n)`, for G = √u_i √u_j y_i · y_j; I minus it is K_reader."""
-    scaled = gram * np.outer(root, root) / penalty
-    scaled[np.diag_indices_from(scaled)] += 1.0
-    return np.asarray(np.linalg.inv(scaled))
-
-
 def ridge_penalty(gram: Array, root: Array, columns: int) -> float:
     """Return λ, a tenth of the mean eigenvalue of YᵀY; 1 where the outputs are constant."""
     trace = float(np.diag(gram) @ root**2)
@@ -166,34 +161,66 @@ def ridge_penalty(gram: Array, root: Array, columns: int) -> float:
 
 
 def linear_part(gram: Array, root: Array, columns: int) -> Array:
-    """Return K_reader, not yet centred, from `gram (n, n)` = y_i · y_j and root = √u."""
+    """Return K_reader from `gram (n, n)` = y_i · y_j and root = √u.
+
+    For several outputs it is I − (I + G/λ)⁻¹, where G = √u_i √u_j y_i · y_j.
+    """
+    scaled = gram * root
+    scaled *= root[:, None]
     if columns == 1:
-        return gram * np.outer(root, root)
-    return np.eye(len(gram)) - ridge_inverse(gram, root, ridge_penalty(gram, root, columns))
+        return scaled
+    scaled /= ridge_penalty(gram, root, columns)
+    scaled[np.diag_indices_from(scaled)] += 1.0
+    # Cholesky is faster than `inv`. The transpose has LAPACK's order; the lower half stays 0.
+    factor = lapack.dpotrf(scaled.T, overwrite_a=True)[0]
+    upper = lapack.dpotri(factor, overwrite_c=True)[0]
+    reader = -(upper + upper.T)
+    reader[np.diag_indices_from(reader)] = 1.0 - upper.diagonal()
+    return np.asarray(reader)
+
+
+def squared_distances(gram: Array) -> Array:
+    """Return ‖y_i − y_j‖², shape `(n, n)`, from `gram (n, n)` = y_i · y_j."""
+    squares = np.diag(gram)
+    distances = -2 * gram
+    distances += squares
+    distances += squares[:, None]
+    return np.maximum(distances, 0, out=distances)
 
 
 def distance_part(gram: Array, root: Array) -> Array:
     """Return K_distance, not yet centred, from `gram (n, n)` = y_i · y_j and root = √u."""
-    squares = np.diag(gram).copy()
-    distance = -2 * gram
-    distance += squares
-    distance += squares[:, None]
-    np.sqrt(np.maximum(distance, 0, out=distance), out=distance)
-    distance *= -np.outer(root, root)
+    distance = squared_distances(gram)
+    np.sqrt(distance, out=distance)
+    distance *= root
+    distance *= -root[:, None]
     return distance
 
 
+def pairs_within_people(person: Codes) -> tuple[Codes, Codes]:
+    """Return the row numbers i and j of all pairs of rows of one person, among them i = j."""
+    n = len(person)
+    rows_of_people = csr_array((np.ones(n), person, np.arange(n + 1)))
+    i, j = (rows_of_people @ rows_of_people.T).nonzero()
+    return i, j
+
+
 def combine_parts(reader: Array, distance: Array, rows: LeakRows, cells: Cells) -> Array:
-    """Return K: both parts centred by cell, 0 within people, divided by their norms, added."""
-    root = np.sqrt(rows.votes)[:, None]
-    people_in_cell = cells.sums(root**2)
-    total = np.zeros_like(reader)
+    """Return K: both parts centred by cell, 0 within people, divided by their norms, added.
+
+    The parts are overwritten.
+    """
+    root = np.sqrt(rows.votes)
+    people_in_cell = cells.sums(rows.votes)
+    within = pairs_within_people(rows.person)
     for part in (reader, distance):
-        for _ in range(2):  # the columns, then the rows
-            part -= root * (cells.sums(root * part) / people_in_cell)[cells.codes]
-            part = part.T
-        part[rows.person[:, None] == rows.person] = 0.0
+        for matrix in (part, part.T):  # the columns, then the rows
+            means = cells.weighted_sums(matrix, root) / people_in_cell[:, None]
+            for cell, mean in zip(cells.slices, means, strict=True):
+                matrix[cell] -= np.outer(root[cell], mean)
+        part[within] = 0.0
         norm = np.linalg.norm(part)
         if norm > 0:
-            total += part / norm
-    return total
+            part /= norm
+    reader += distance
+    return reader

@@ -1,0 +1,398 @@
+"""Sentences for an audit: the answer in three lines, and a paragraph for a methods section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isnan
+
+from deconfound.auditing.formats import format_estimate, format_trials
+from deconfound.auditing.result import About, Performance, Sensitivity, Verdict
+from deconfound.metrics import Estimate
+from deconfound.table import Note
+
+# The largest p-value of a finding.
+LEVEL = 0.05
+# A test that finds a smaller share of planted leaks is called insensitive.
+ENOUGH_TRIALS = 0.8
+# Scores that differ by less are called nearly equal.
+NEARLY = 0.02
+# More labels or models are left to the table of scores.
+MOST_IN_A_SUMMARY = 3
+# The names that `audit` gives to arrays without a name.
+UNNAMED = ("model", "features")
+
+SCORE_NAMES = {"binary": "an AUC", "classes": "a mean AUC", "numeric": "an R²"}
+
+
+def summarise(
+    verdicts: Sequence[Verdict],
+    performance: Sequence[Performance],
+    notes: Sequence[Note],
+    about: About,
+) -> tuple[str, str, str]:
+    """Return the answer in three lines.
+
+    Returns:
+        What is left of the confounds; what the models are worth where labels and confounds are
+        independent; what cannot be known, and which data would help.
+    """
+    return (
+        _describe_leaks(verdicts, about),
+        _describe_performance(performance, about),
+        _describe_unknowns(verdicts, performance, notes, about),
+    )
+
+
+def sentence_of(verdict: Verdict) -> str:
+    """Return a verdict as a sentence; without an answer, its reason and what to collect follow.
+
+    Example:
+        >>> from deconfound.auditing import audit
+        >>> table = {"site": ["A", "B"] * 20}
+        >>> report = audit([0.0, 1.0] * 20, table, confounds=["site"], planted=None)
+        >>> sentence_of(report.verdicts[0]).split(", ")[0]
+        'A strong leak of site was found in the outputs'
+    """
+    subject, confound = _subject(verdict), verdict.confound
+    if verdict.answer == "no answer":
+        parts = [f"There is no answer for {confound} in {subject}.", verdict.reason]
+        return _join_sentences([*parts, verdict.collect])
+    effect = ""
+    if not isnan(verdict.effect.value):
+        effect = f", with an effect of {format_estimate(verdict.effect)}"
+    if verdict.answer == "not found":
+        return f"No leak of {confound} was found in {subject}{effect}."
+    return f"A {verdict.grade} leak of {confound}{_place(verdict)} was found in {subject}{effect}."
+
+
+def sentence_of_sensitivity(confound: str, sensitivity: Sensitivity) -> str:
+    """Return how often a planted leak of a confound would have been found.
+
+    Example:
+        >>> sentence_of_sensitivity("site", Sensitivity("AD", 0.3, Estimate(0.84, n=100)))
+        'A shift of 0.3 sd by site in the group AD would have been found in 84 of 100 trials.'
+    """
+    place = "" if sensitivity.group is None else f" in the group {sensitivity.group}"
+    return (
+        f"A shift of {sensitivity.shift:g} sd by {confound}{place} would have been found in "
+        f"{format_trials(sensitivity.share)} trials."
+    )
+
+
+def methods_paragraph(
+    verdicts: Sequence[Verdict], performance: Sequence[Performance], about: About
+) -> str:
+    """Return a paragraph for the methods section of a paper."""
+    subjects = join_words(dict.fromkeys(map(_subject, verdicts)))
+    folds = f" in {about.folds} test folds" if about.folds > 1 else ""
+    given = f" with the same value of {join_words(about.labels)}" if about.labels else ""
+    among = f" among people{given}" if given else ""
+    alike = given + (" in the same test fold" if folds else "")
+    sentences = [
+        f"We tested {subjects} for {join_words(about.confounds)} with deconfound {about.version}, "
+        f"on {about.rows:,} rows of {about.people:,} people{folds}.",
+        f"The null hypothesis was independence of each confound{among}.",
+    ]
+    largest = max((verdict.rows for verdict in verdicts), default=0)
+    if 0 < largest < about.rows:
+        sentences.append(f"A random sample of {largest:,} rows was compared.")
+    if about.has_weights:
+        sentences.append("Each row entered with its weight.")
+    if any(row.honest.label == "numeric" for row in performance):
+        sentences.append(
+            "Smooth curves of the numeric labels were subtracted from outputs and confounds, and "
+            "people with neighbouring values count as people with the same label."
+        )
+    groups = any(verdict.by_group for verdict in verdicts)
+    adjusted = "tests within label groups (Westfall and Young) and for " if groups else ""
+    sentences += [
+        f"The statistic is large if people{alike} who are alike in the confound have similar "
+        "outputs.",
+        f"Its p-value comes from {about.permutations} permutations, in which people{alike} "
+        "exchanged the confound of all their rows.",
+        f"P-values were adjusted for {adjusted}the number of confounds (Holm), and a leak was "
+        f"reported at p ≤ {LEVEL:g}.",
+        "The effect is 0 for independence and 1 for the largest possible leak, on the scale of a "
+        "squared correlation.",
+        *_planting_methods(verdicts),
+        *_performance_methods(performance),
+    ]
+    if about.bootstraps:
+        sentences.append(
+            f"Intervals are 95 % bootstrap intervals from {about.bootstraps} samples of people."
+        )
+    return _join_sentences(sentences)
+
+
+def _planting_methods(verdicts: Sequence[Verdict]) -> list[str]:
+    planted = [one for one in map(_planted_everywhere, verdicts) if one is not None]
+    if not planted:
+        return []
+    return [
+        "To see what could have been found, we permuted the confound, shifted the outputs by "
+        f"{planted[0].shift:g} sd between its two largest levels (or for each sd of a number) and "
+        f"repeated the test, {planted[0].share.n} times.",
+    ]
+
+
+def _performance_methods(performance: Sequence[Performance]) -> list[str]:
+    kinds = {row.honest.label for row in performance}
+    sentences = []
+    if kinds & {"binary", "classes"}:
+        sentences.append(
+            "Performance is the AUC within test folds: as sampled, within strata of each confound "
+            "(levels, or thirds of a number), and under overlap weights, which make label and "
+            "confounds independent."
+        )
+    if "classes" in kinds:
+        sentences.append("AUCs of more than two classes are means of each class against the rest.")
+    if "numeric" in kinds:
+        sentences.append(
+            "Performance for numeric labels is R² as sampled, the correlation after the means of "
+            "strata are subtracted, and R² under entropy weights."
+        )
+    if kinds:
+        sentences.append(
+            "For comparison, a regression on the confounds alone was scored on people whom it had "
+            "not seen."
+        )
+    return sentences
+
+
+def _describe_leaks(verdicts: Sequence[Verdict], about: About) -> str:
+    leaks, negative, unanswered = _split(verdicts)
+    sentences = _describe_findings(leaks, about)
+    if leaks and negative:
+        sentences.append("No other leak was found.")
+    elif negative:
+        confounds = join_words(dict.fromkeys(one.confound for one in negative), "or")
+        subjects = join_words(dict.fromkeys(map(_subject, negative)), "or")
+        sentences.append(f"No leak of {confounds} was found in {subjects}.")
+    if not leaks:
+        sentences += _least_sensitive(negative)
+    if unanswered:
+        confounds = join_words(dict.fromkeys(one.confound for one in unanswered), "or")
+        where = dict.fromkeys(map(_subject, unanswered))
+        is_everywhere = len(where) == len(set(map(_subject, verdicts)))
+        place = "" if is_everywhere else f" in {join_words(where, 'or')}"
+        sentences.append(f"There is no answer for {confounds}{place}.")
+    return _join_sentences(sentences)
+
+
+def _describe_findings(leaks: Sequence[Verdict], about: About) -> list[str]:
+    subjects = list(dict.fromkeys(map(_subject, leaks)))
+    clauses = []
+    for subject in subjects[:MOST_IN_A_SUMMARY]:
+        own = [one for one in leaks if _subject(one) == subject]
+        listed = join_words(f"{one.confound} (a {one.grade} leak{_place(one)})" for one in own)
+        clauses.append(f"{subject} depend on {listed}")
+    if not clauses:
+        return []
+    given = ""
+    if about.labels:
+        given = f"Among people with the same value of {join_words(about.labels)}, "
+    text = given + "; ".join(clauses)
+    sentences = [f"{text[0].upper()}{text[1:]}."]
+    if len(subjects) > MOST_IN_A_SUMMARY:
+        others = join_words(subjects[MOST_IN_A_SUMMARY:])
+        sentences.append(f"Leaks were found in {others} as well.")
+    return sentences
+
+
+def _split(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[Verdict], list[Verdict]]:
+    """Return the verdicts with a finding, without one, and without an answer."""
+    leaks = [verdict for verdict in verdicts if verdict.answer == "found"]
+    negative = [verdict for verdict in verdicts if verdict.answer == "not found"]
+    return leaks, negative, [verdict for verdict in verdicts if verdict.answer == "no answer"]
+
+
+def _least_sensitive(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the sentence on the planted leak that was found least often in all rows."""
+    pairs = zip(verdicts, map(_planted_everywhere, verdicts), strict=True)
+    planted = [(verdict.confound, one) for verdict, one in pairs if one is not None]
+    if not planted:
+        return []
+    return [sentence_of_sensitivity(*min(planted, key=lambda pair: pair[1].share.value))]
+
+
+def _planted_everywhere(verdict: Verdict) -> Sensitivity | None:
+    """Return the planted leaks in all rows, which a label group does not limit."""
+    return next((one for one in verdict.sensitivity if one.group is None), None)
+
+
+def _describe_performance(performance: Sequence[Performance], about: About) -> str:
+    rows = [row for row in performance if not isnan(row.honest.plain.value)]
+    if not about.models:
+        return "Features have no performance; pass the outputs of a model to measure it."
+    if not about.labels:
+        return "No label was given, so performance was not measured."
+    if not rows:
+        return f"Performance could not be measured for {join_words(about.labels)}."
+    if len(rows) == 1:
+        return _describe_one_score(rows[0])
+    labels = list(dict.fromkeys(row.label for row in rows))
+    sentences = [
+        _describe_best([row for row in rows if row.label == label])
+        for label in labels[:MOST_IN_A_SUMMARY]
+    ]
+    if len(labels) > MOST_IN_A_SUMMARY:
+        others = join_words(labels[MOST_IN_A_SUMMARY:])
+        sentences.append(f"Scores for {others} are in the table.")
+    # The best model of a label is compared with the confounds.
+    best = {row.label: row for row in sorted(rows, key=lambda row: row.honest.plain.value)}
+    predictable = [label for label in labels if _confounds_suffice(best[label])]
+    if predictable:
+        sentences.append(
+            f"As sampled, the confounds alone predict {join_words(predictable)} about as well as "
+            "the best model does, or better."
+        )
+    return _join_sentences(sentences)
+
+
+def _describe_one_score(row: Performance) -> str:
+    honest, score = row.honest, SCORE_NAMES[row.honest.label]
+    within, balanced = _lowest_within(row), honest.balanced
+    # Within strata a numeric label is scored by a correlation, which R² cannot be compared with.
+    rivals = [balanced.value] if honest.label == "numeric" else [balanced.value, within[1].value]
+    least = honest.plain.value - NEARLY
+    # A difference within the interval may be chance. Comparisons with NaN are false.
+    limit = honest.plain.low if honest.plain.low < least else least
+    helped = any(value < limit for value in rivals)
+    clause = ", where the confounds help," if helped else ""
+    sentences = [
+        f"As sampled{clause} {_model(row)} has {score} of {format_estimate(honest.plain)} for "
+        f"{row.label}."
+    ]
+    if not isnan(within[1].value):
+        measure = "the correlation" if honest.label == "numeric" else "it"
+        text = _with_chance(within[1], row)
+        sentences.append(f"Within strata of {within[0]} {measure} is {text}.")
+    if not isnan(balanced.value):
+        text = _with_chance(balanced, row)
+        doubt = "" if honest.has_enough_people else ", from too few effective people to be judged"
+        measure = "the R²" if honest.label == "numeric" else "it"
+        sentences.append(f"Under weights that {_independence(row)} {measure} is {text}{doubt}.")
+    if _confounds_suffice(row):
+        alone = format_estimate(row.confounds_alone)
+        sentences.append(f"The confounds alone reach {alone}.")
+    return _join_sentences(sentences)
+
+
+def _describe_best(rows: Sequence[Performance]) -> str:
+    """Return a sentence on the best score for one label where the confounds cannot help."""
+    scores = [_headline(row) for row in rows]
+    best = max(range(len(rows)), key=lambda place: scores[place][1].value)
+    place, estimate = scores[best]
+    row = rows[best]
+    verb = "does best, with" if len(rows) > 1 else "has"
+    is_correlation = row.honest.label == "numeric" and place.startswith("within")
+    score = "a correlation" if is_correlation else SCORE_NAMES[row.honest.label]
+    return (
+        f"For {row.label}, {_model(row)} {verb} {score} of {_with_chance(estimate, row)} {place}."
+    )
+
+
+def _headline(row: Performance) -> tuple[str, Estimate]:
+    """Return the score by which models are compared, after the words for how it was made."""
+    confound, within = _lowest_within(row)
+    if row.honest.has_enough_people and not isnan(row.honest.balanced.value):
+        return f"under weights that {_independence(row)}", row.honest.balanced
+    if not isnan(within.value):
+        return f"within strata of {confound}", within
+    return "as sampled", row.honest.plain
+
+
+def _lowest_within(row: Performance) -> tuple[str, Estimate]:
+    """Return the confound with the lowest score within its strata, and this score."""
+    known = [item for item in row.honest.within_strata.items() if not isnan(item[1].value)]
+    return min(known, key=lambda item: item[1].value, default=("", Estimate(float("nan"))))
+
+
+def _confounds_suffice(row: Performance) -> bool:
+    """Return True if the confounds alone do nearly as well as the model, as sampled."""
+    return row.confounds_alone.value >= row.honest.plain.value - NEARLY
+
+
+def _with_chance(estimate: Estimate, row: Performance) -> str:
+    chance = 0.0 if row.honest.label == "numeric" else 0.5
+    lowest = estimate.value if isnan(estimate.low) else estimate.low
+    return format_estimate(estimate) + (", not above chance" if lowest <= chance else "")
+
+
+def _independence(row: Performance) -> str:
+    return f"make {row.label} and the confounds independent"
+
+
+def _describe_unknowns(
+    verdicts: Sequence[Verdict],
+    performance: Sequence[Performance],
+    notes: Sequence[Note],
+    about: About,
+) -> str:
+    _, negative, unanswered = _split(verdicts)
+    # One text, because a cause and its remedy belong together.
+    sentences = [f"{verdict.reason} {verdict.collect}" for verdict in unanswered]
+    hidden = [verdict for verdict in negative if _is_insensitive(verdict)]
+    if hidden:
+        confounds = join_words(dict.fromkeys(verdict.confound for verdict in hidden))
+        shift = f"{hidden[0].sensitivity[0].shift:g}"
+        sentences.append(
+            f"A leak of {shift} sd by {confounds} could have been missed; collect more people."
+        )
+    elif negative and not any(verdict.sensitivity for verdict in negative):
+        sentences.append("How large a leak could have been missed was not measured.")
+    for row in performance:
+        if row.balance:
+            sentences.append(f"There are no balancing weights for {row.label}. {row.balance}")
+        elif row.honest.effective and not row.honest.has_enough_people:
+            sentences.append(
+                f"To judge the score under weights, collect people in whom {row.label} and the "
+                "confounds do not go together."
+            )
+    gaps = dict.fromkeys(note.column for note in notes if note.kind == "stratum")
+    if gaps and performance:
+        sentences.append(
+            f"Strata of {join_words(gaps)} that lack a class show nothing about performance."
+        )
+    if not about.has_people:
+        sentences.append("Each row was taken as another person.")
+    if not about.labels:
+        sentences.append("Without labels, outputs that follow a label count as a leak.")
+    sentences.append("Confounds that are not in the table were not tested.")
+    return _join_sentences(sentences)
+
+
+def _is_insensitive(verdict: Verdict) -> bool:
+    planted = _planted_everywhere(verdict)
+    return planted is not None and planted.share.value < ENOUGH_TRIALS
+
+
+def _place(verdict: Verdict) -> str:
+    """Return " in the group …" for a leak that shows in label groups but not over all rows."""
+    if not verdict.effect.value <= verdict.independent:
+        return ""
+    groups = [one.group for one in verdict.by_group if one.effect.p <= LEVEL]
+    if not groups:
+        return ""
+    return f" in the group{'s' * (len(groups) > 1)} {join_words(groups)}"
+
+
+def _subject(verdict: Verdict) -> str:
+    if verdict.is_features:
+        return "the features" + ("" if verdict.model in UNNAMED else f" {verdict.model}")
+    return "the outputs" + ("" if verdict.model in UNNAMED else f" of {verdict.model}")
+
+
+def _model(row: Performance) -> str:
+    return "the model" if row.model in UNNAMED else row.model
+
+
+def join_words(words: Iterable[str], conjunction: str = "and") -> str:
+    """Return "a", "a and b", or "a, b and c"."""
+    *first, last = [*words] or [""]
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
+def _join_sentences(sentences: Iterable[str]) -> str:
+    """Return sentences as one text, each of them once."""
+    return " ".join(dict.fromkeys(filter(None, sentences)))

@@ -1,0 +1,54 @@
+"""From measurements to verdicts: Holm over the confounds of a model, and grades."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan, nan
+
+import numpy as np
+
+from deconfound.auditing.measures import Measurement, Source
+from deconfound.auditing.result import Answer, Grade, Verdict
+from deconfound.metrics import holm
+
+LEVEL = 0.05
+# The effect reads as a squared correlation: these are correlations of .1, .25 and .5.
+GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.06, "weak"), (0.25, "clear"))
+
+
+def judge(source: Source, measurements: Sequence[Measurement]) -> list[Verdict]:
+    """Return the verdicts on all confounds of one array."""
+    p_values = [nan if one.leak is None else one.leak.p for one in measurements]
+    adjusted = holm(p_values).tolist()
+    return [_verdict(source, one, p) for one, p in zip(measurements, adjusted, strict=True)]
+
+
+def _verdict(source: Source, one: Measurement, p: float) -> Verdict:
+    answer: Answer = "no answer"
+    if not isnan(p):
+        answer = "found" if p <= LEVEL else "not found"
+    return Verdict(
+        model=source.model,
+        is_features=source.is_features,
+        confound=one.confound.name,
+        answer=answer,
+        grade=grade(one) if answer == "found" else "none",
+        effect=one.effect,
+        holm=p,
+        independent=nan if one.leak is None else one.leak.independent,
+        by_group=one.by_group,
+        sensitivity=one.sensitivity,
+        probe=one.probe,
+        paper=one.paper,
+        rows=0 if one.leak is None else one.leak.rows,
+        reason="" if one.obstacle is None else one.obstacle.reason,
+        collect="" if one.obstacle is None else one.obstacle.collect,
+    )
+
+
+def grade(one: Measurement) -> Grade:
+    """Return the size of a leak: the largest of all pairs and of groups with a finding."""
+    groups = [group.effect for group in one.by_group if group.effect.p <= LEVEL]
+    effects = [one.effect.value, *(effect.value for effect in groups)]
+    largest = float(np.nanmax([*effects, 0.0]))
+    return next((name for limit, name in GRADES if largest < limit), "strong")

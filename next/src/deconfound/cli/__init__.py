@@ -1,0 +1,8 @@
+"""The command line: `deconfound audit` and, later, further commands.
+
+Commands import the library when they run, so that `deconfound --help` takes no time.
+"""
+
+from deconfound.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,190 @@
+"""`deconfound audit`: is a model confounded? Answered for predictions in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from math import isnan
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deconfound.cli.options import echo, errors_as_sentences, name_options, parse_pairs, split_list
+from deconfound.cli.progress import show_progress
+from deconfound.errors import OptionError
+
+if TYPE_CHECKING:
+    from deconfound.auditing import Audit, Verdict
+
+# Codes with which `--check` ends.
+CLEAN, LEAK, UNKNOWN = 0, 1, 3
+# `--check` trusts a test that would have found this share of planted leaks.
+LEAST_POWER = 0.8
+# A table in a pipe has no lines to wrap.
+WIDTH_OF_PIPE = 100_000
+
+EXAMPLE = (
+    "Example: deconfound audit predictions.csv --table people.csv --id participant_id "
+    "--confound age --confound site --label dx --positive AD"
+)
+
+Predictions = Annotated[
+    list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ: one file per model.")
+]
+Model = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Several models in one file.")
+]
+
+
+def audit(  # noqa: PLR0913
+    predictions: Predictions,
+    confound: Annotated[list[str], typer.Option(help="Column that should not matter. Repeat it.")],
+    label: Annotated[list[str] | None, typer.Option(help="Column that the model predicts.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Table of people.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column that joins the files.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Features to audit as well.")] = None,
+    model: Model = None,
+    outputs: Annotated[str | None, typer.Option(help="Columns of outputs: prob_AD,prob_CN")] = None,
+    classes: Annotated[str | None, typer.Option(help="Class of each column: AD,CN")] = None,
+    positive: Annotated[str | None, typer.Option(help="Level of a high score: AD")] = None,
+    person: Annotated[str | None, typer.Option(help="Column of people with several rows.")] = None,
+    fold: Annotated[str | None, typer.Option(help="Column of test folds.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
+    type: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=KIND", help="KIND is numeric or categorical."),
+    ] = None,
+    planted: Annotated[
+        float, typer.Option(help="Size of planted leaks in sd; 0 leaves them out.")
+    ] = 0.5,
+    permutations: Annotated[int, typer.Option(help="Permutations for each p-value.")] = 499,
+    bootstraps: Annotated[int, typer.Option(help="Samples for each interval.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page: .html, or .json or .csv.", show_default="audit.html"),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="End with 1 for a leak, 3 if it could not be tested, else 0."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress and no table.")] = False,
+) -> None:
+    """Measure what is left of confounds in predictions, and write a page about it."""
+    with errors_as_sentences():
+        if check and not planted > 0:
+            raise OptionError("--check needs planted leaks. Write --planted .5 or another size.")
+        target = out if out is not None or as_json else Path("audit.html")
+        _check_target(target, [*predictions, *filter(None, (table, features))], force)
+        from deconfound.auditing import audit_files
+        from deconfound.metrics import Resampling
+
+        models = parse_pairs(model, "--model")
+        types: dict[str, Any] = parse_pairs(type, "--type")
+        with show_progress(quiet) as on_progress:
+            result = audit_files(
+                predictions,
+                confounds=confound,
+                labels=label or [],
+                table=table,
+                id=id,
+                features=features,
+                models={name: split_list(columns) for name, columns in models.items()},
+                outputs=split_list(outputs),
+                classes=split_list(classes),
+                positive=positive,
+                person=person,
+                fold=fold,
+                weight=weight,
+                types=types,
+                resampling=Resampling(permutations, bootstraps, seed),
+                planted=planted or None,
+                on_progress=on_progress,
+            )
+        if target is not None:
+            result.save(target)
+        if as_json:
+            echo(json.dumps(result.to_dict(), indent=1, allow_nan=False))
+        elif not quiet:
+            echo(_format_result(result))
+            echo(f"Wrote {target}")
+        if check:
+            code, reason = _judge(result)
+            echo(reason, is_error=as_json)
+            raise typer.Exit(code)
+
+
+def _check_target(target: Path | None, read: Iterable[Path], force: bool) -> None:
+    """Refuse a file that must not be written, before anything is measured."""
+    if target is None:
+        return
+    if target.suffix not in (".html", ".json", ".csv"):
+        raise OptionError(f"--out {str(target)!r} must end with .html, .json or .csv.")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise OptionError(f"--out cannot write into the folder {str(target.parent)!r}.")
+    if not target.exists():
+        return
+    if any(path.exists() and path.samefile(target) for path in read):
+        raise OptionError(f"--out {str(target)!r} is read by this command. Write another name.")
+    if target.is_dir() or not force:
+        raise OptionError(f"--out {str(target)!r} exists. Write --force or another name.")
+
+
+def _judge(result: Audit) -> tuple[int, str]:
+    """Return the code of `--check` and the sentence that states its reason."""
+    leaks = [verdict for verdict in result.verdicts if verdict.answer == "found"]
+    unknown = [verdict for verdict in result.verdicts if verdict.answer == "no answer"]
+    blind = [verdict for verdict in result.verdicts if not _has_power(verdict)]
+    if leaks:
+        return LEAK, f"Check failed: leaks were found ({_list_pairs(leaks)})."
+    if unknown:
+        return UNKNOWN, f"Check impossible: confounds have no answer ({_list_pairs(unknown)})."
+    if blind:
+        return UNKNOWN, (
+            f"Check impossible: leaks of {result.about.planted} sd would be found in fewer than "
+            f"{LEAST_POWER:.0%} of trials ({_list_pairs(blind)})."
+        )
+    return CLEAN, "Check passed: no leak was found, but planted leaks were."
+
+
+def _has_power(verdict: Verdict) -> bool:
+    shares = [plant.share.value for plant in verdict.sensitivity if plant.group is None]
+    return bool(shares) and min(shares) >= LEAST_POWER
+
+
+def _list_pairs(verdicts: Sequence[Verdict]) -> str:
+    return ", ".join(f"{verdict.confound!r} in {verdict.model!r}" for verdict in verdicts)
+
+
+def _format_result(result: Audit) -> str:
+    """Return the answer, a table of the verdicts, how outputs were read, and the notes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    width = get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_PIPE
+    view = Table(box=None, pad_edge=False)
+    for name in ("model", "confound", "answer", "grade", "effect", "95 % interval", "p (Holm)"):
+        view.add_column(name, overflow="fold")
+    for verdict in result.verdicts:
+        effect = verdict.effect
+        interval = "–" if isnan(effect.low) else f"{effect.low:.3f} to {effect.high:.3f}"
+        grade = verdict.grade if verdict.answer == "found" else "–"
+        cells = (verdict.model, verdict.confound, verdict.answer, grade)
+        view.add_row(*cells, _format(effect.value), interval, _format(verdict.holm))
+    # Texts from data are never styles.
+    console = Console(file=StringIO(), width=width, markup=False, highlight=False, emoji=False)
+    console.print(view)
+    table = console.file.getvalue()  # type: ignore[attr-defined]
+    notes = [name_options(str(note)) for note in result.notes]
+    return "\n".join([*result.summary, "", table, *result.about.reading, *notes])
+
+
+def _format(value: float) -> str:
+    return "–" if isnan(value) else f"{value:.3f}"
