@@ -61,6 +61,7 @@ class DeconfoundWarning(UserWarning):
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> str:
     """Return the end of a message: the known names closest to `name`, or the first known ones."""
     candidates = list(dict.fromkeys(known))
+    # At .6 "site" does not suggest "sex", and "agee" still suggests "age".
     nearest = difflib.get_close_matches(name, candidates, n=count, cutoff=0.6)
     if nearest:
         return f"Did you mean {' or '.join(map(repr, nearest))}?"

@@ -45,6 +45,7 @@ class Collector:
                 f"No forward pass has reached module {name!r} yet. "
                 "Call the network inside the `with collect(…)` block."
             )
+        # A single batch is returned without a copy, and with its graph if it has one.
         return batches[0] if len(batches) == 1 else torch.cat(batches)
 
     def clear(self) -> None:

@@ -81,6 +81,7 @@ class NormalizedModel(nn.Module):
             labels: Passed on to the network, if given. Hugging Face's Trainer looks for this name.
             **keywords: The network's own keyword inputs.
         """
+        # A network without this input would not accept labels=None.
         if labels is not None:
             keywords["labels"] = labels
         first = self._first_layer()
@@ -94,6 +95,7 @@ class NormalizedModel(nn.Module):
             batch = first.whitening.whiten_confounds(checked)
         with self._current.hold(batch):
             output = self.network(*inputs, **keywords)
+        # A compiled graph has no place for hooks on tensors, and repeats no part of itself.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             for tensor in all_tensors(output):
                 if tensor.requires_grad:
@@ -228,6 +230,7 @@ def _add_parameters(signature: inspect.Signature) -> inspect.Signature:
         for name in ("metadata", "weight")
     ]
     networks = [p for p in signature.parameters.values() if p.name not in ("metadata", "weight")]
+    # **keywords must stay the last parameter.
     last = [p for p in networks if p.kind == p.VAR_KEYWORD]
     others = [p for p in networks if p.kind != p.VAR_KEYWORD]
     return signature.replace(parameters=[*others, *own, *last])

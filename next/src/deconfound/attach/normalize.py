@@ -169,6 +169,7 @@ def _check_arguments(network: object, design: object, layer: str, per: str, wher
 
 
 def _check_options(layer: str, options: dict[str, Any]) -> None:
+    # The constructor of the layer is the only list of its options.
     known = [*inspect.signature(LAYERS[layer]).parameters][2:]  # after design and shape
     faults = [
         f"{name}= is no option of layer {layer!r}. "

@@ -101,6 +101,7 @@ def find_points(
 ) -> tuple[InsertionPoint, ...]:
     """Run the example once and return where layers go, or raise all faults of these modules."""
     calls = _run_example(network, modules, example, where)
+    # Inputs without samples, such as a scalar option, do not tell the number of rows.
     rows = next((tensor.shape[0] for tensor in all_tensors(example) if tensor.ndim), 0)
     faults = [
         fault
@@ -139,6 +140,7 @@ def _run_example(
             watching(modules, where, record),
         ):
             call_network(network, example)
+    # Our own errors need no advice about the example.
     except DeconfoundError:
         raise
     except Exception as error:

@@ -48,6 +48,7 @@ def refit_layers(
     if has_one_batch:
         reread = as_function(first)
     turns = [insertions] if has_one_batch else [[insertion] for insertion in insertions]
+    # Of several batches, sums are kept instead of features, which may not fit into memory.
     moments: dict[Insertion, Moments] = {}
 
     def add_moments(insertion: Insertion, features: Tensor, batch: WhitenedBatch) -> None:

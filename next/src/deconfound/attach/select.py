@@ -25,6 +25,7 @@ def select_modules(network: nn.Module, at: Selector | Iterable[Selector]) -> dic
     selectors: list[Any] = list(at) if isinstance(at, list | tuple | set) else [at]
     if not selectors:
         raise OptionError("at must name at least one module; got an empty list.")
+    # Selectors may overlap; a module that two of them match gets one layer.
     selected: set[str] = set()
     faults = []
     for selector in selectors:

@@ -100,6 +100,7 @@ def audit(  # noqa: PLR0913
     arrays = {} if features is None else read_features(features, len(intake))
     if not models and not arrays:
         raise OptionError("outputs is None and there are no features. Pass one of them.")
+    # Outputs first: their verdicts are what most users ask for.
     sources = [Source(model.name, False, model.matrix) for model in models]
     sources += [Source(name, True, values) for name, values in arrays.items()]
     used = resampling or Resampling()
@@ -111,6 +112,7 @@ def audit(  # noqa: PLR0913
         )
         verdicts += judge(source, list(measurements))
     performance: list[Performance] = []
+    # Weights and the score of the confounds alone belong to the label, not to a model.
     shared = {}
     for label in intake.labels:
         step(f"performance: {label.name}")

@@ -53,6 +53,7 @@ def find_obstacle(confound: Column, intake: Intake) -> NoAnswer | None:
             f"{name} has one value in each test fold, and models of different folds differ anyway.",
             f"Audit the predictions of one model for people with several values of {name}.",
         )
+    # The cells of the test: people of one label group in one fold.
     cells = np.unique(intake.group.astype(str), return_inverse=True)[1]
     cells = cells * (intake.fold.max() + 1) + intake.fold
     if not _varies_in_cells(values, cells):

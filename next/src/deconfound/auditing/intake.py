@@ -116,6 +116,7 @@ def read_intake(
     types = dict(types or {})
     names = [*labels, *confounds]
     others = [name for name in (person, fold, weight) if name is not None]
+    # `types` may name further columns of the table, but no absent ones.
     raw = read_columns(table, list(dict.fromkeys([*names, *others, *types])))
     frame = pd.DataFrame({name: cells.reset_index(drop=True) for name, cells in raw.items()})
     faults: list[Any] = []

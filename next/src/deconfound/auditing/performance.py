@@ -54,6 +54,7 @@ class LabelWeights:
 def _measure(
     model: str, outputs: LabelOutputs, intake: Intake, shared: LabelWeights, resampling: Resampling
 ) -> Performance:
+    # Outputs may name the classes in another order than the table.
     truth = _truth(outputs.classes, shared.column)
     honest = honest_performance(
         outputs.scores,
@@ -113,6 +114,7 @@ def _balance(label: Column, intake: Intake) -> tuple[Array | None, str]:
 def _score_confounds(label: Column, intake: Intake, resampling: Resampling) -> Estimate:
     """Return the score of a model that sees the confounds alone, on people it has not seen."""
     columns = _encode_confounds(intake)
+    # Each fold needs a row of each class.
     counts = np.bincount(label.values.astype(np.intp)) if label.is_categorical else [intake.people]
     folds = min(FOLDS, intake.people, *counts)
     if folds < 2 or not columns.shape[1]:

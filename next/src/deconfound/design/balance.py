@@ -335,6 +335,7 @@ def _balance_label(
     fitted = _fit_quietly(design, rows.loc[is_used])
     encoded = fitted.encode(rows.loc[is_used], dtype=np.float64)
     values = label.values[is_used]
+    # The last class follows from the others, so that one column is left out.
     if kind == "entropy":
         columns = values[:, 1:] if label.classes else values
         inside = entropy_weights(columns, encoded, label.name, fitted.names)
@@ -442,6 +443,7 @@ def _overlap_weights(columns: Array, codes: NDArray[np.intp], label: str) -> Arr
         # Classes that the confounds separate have no finite solution; this is checked below.
         warnings.simplefilter("ignore", ConvergenceWarning)
         scores = model.fit(columns, codes).decision_function(columns)
+    # For two classes scikit-learn returns the score of the second one alone.
     if scores.ndim == 1:
         scores = np.stack([np.zeros(n), scores], axis=1)
     log_shares = log_softmax(scores, axis=1)
@@ -477,6 +479,7 @@ def _associations(y: Array, metadata: Array, design: Design, weight: Array) -> d
     """Return R² of the label on all confounds and on each; of classes, Σ explained / Σ variance."""
     together = np.concatenate([metadata, y], axis=1)
     share = weight / weight.sum()
+    # Under other weights the columns have other means.
     together = together - share @ together
     gram = together.T @ (share[:, None] * together)
     p = metadata.shape[1]

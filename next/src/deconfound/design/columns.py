@@ -228,6 +228,7 @@ class FittedTerm:
     def scaled_columns(self, rows: CodedRows) -> sparse.csr_array:
         """Return the raw columns over their sd, shape `(n, k)`; unknown rows have the mean."""
         unknown = rows.is_unknown(self.term)
+        # Filled with the mean, unknown rows become 0 when the columns are centred.
         known = sparse.diags_array((~unknown).astype(np.float64))
         raw = known @ _raw_columns(self.term, rows, self.knots)
         if unknown.any():
@@ -244,6 +245,7 @@ def _raw_columns(term: Term, rows: CodedRows, knots: tuple[Array, ...]) -> spars
 
 def _multiply_rows(left: sparse.csr_array, right: sparse.csr_array) -> sparse.csr_array:
     """Return every product of a column of `left` with a column of `right`, shape `(n, k l)`."""
+    # Column by column of the left factor: the last factor's columns lie next to each other.
     columns = left.tocsc()
     blocks = [right.multiply(columns[:, [i]].toarray()) for i in range(left.shape[1])]
     return sparse.csr_array(sparse.hstack(blocks, format="csr")) if blocks else left

@@ -85,6 +85,7 @@ def measure_associations(
     count = sum(len(term.names) for term in confounds)
     keep_columns = np.arange(count, start)
     keep_names = [name for term in keep for name in term.names]
+    # With a single confound, "all confounds" would repeat its line.
     by_all, by_term, overlaps = [], [], []
     if len(confounds) > 1:
         shares = explained_share(gram, np.arange(count), keep_columns)

@@ -114,6 +114,7 @@ def fit_design(
     if not columns:
         raise TableError(*faults)
     weights = _check_weight(weight, len(next(iter(columns.values()))))
+    # A row of weight 0 is absent: its levels stay unseen, and its missing cells do no harm.
     places = np.flatnonzero(weights)
     labels = [name for name in source_columns(keep) if name not in source_columns(confounds)]
     faults += _empty_cells(columns, places, labels, unseen)
@@ -121,6 +122,7 @@ def fit_design(
         raise TableError(*faults)
     rows = _code_rows({name: column.iloc[places] for name, column in columns.items()}, weights)
     weights = weights[places]
+    # Terms are fitted one by one, so that each with too few distinct values is reported.
     fitted: list[FittedTerm] = []
     for term in [*confounds, *keep]:
         try:
@@ -224,6 +226,7 @@ def _whiten_terms(
     means = np.concatenate([term.mean / term.sd for term in terms])
     columns = StandardColumns(sparse.csr_array(scaled), means, share)
     gram = columns.gram()
+    # Confounds stand first in the columns of the design, whatever the order of whitening.
     p_c = sum(len(term.names) for term in terms[:count])
     whitening = whiten(gram, p_c, columns.gram_of if columns.allows_second_pass else None)
     confounds, keep = terms[:count], terms[count:]
@@ -238,6 +241,7 @@ def _reasons_without_coefficient(fit: Fit, whitening: Whitening) -> list[str]:
     names = [column.name for column in fit.columns]
     explained = {*whitening.redundant, *whitening.shared}
     unused = [i for i, column in enumerate(fit.columns) if not column.is_used]
+    # What whitening left out and does not call redundant or shared has no variance.
     constant = [names[i] for i in unused if i not in explained]
     codings = fit.codings.items()
     constant += [n for n, c in codings if isinstance(c, LevelCoding) and len(c.levels) == 1]

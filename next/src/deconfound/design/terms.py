@@ -74,6 +74,7 @@ class Interaction:
                 f"Interaction needs two or more column names or Spline terms; got {factors!r}. "
                 "Write Interaction('age', 'sex')."
             )
+        # A frozen dataclass cannot assign to itself, and *factors needs an __init__ of its own.
         object.__setattr__(self, "factors", factors)
 
     def __str__(self) -> str:

@@ -138,7 +138,7 @@ def alternating_step(
     coefficient_optimizer.zero_grad()
     torch.stack([layer.penalty for layer in layers]).sum().backward()
     coefficient_optimizer.step()
-    # Lines 7 to 9.
+    # Lines 7 to 9, with the new β.
     loss = closure()
     network_optimizer.zero_grad()
     loss.backward()

@@ -101,6 +101,7 @@ class MetadataLayer(nn.Module, ABC):
             batch: A batch to learn from, or in evaluation the whitened confounds `(n, q_C)` alone.
         """
         self.check_features(x)
+        # The residual is computed in the layer's precision and returned in that of the features.
         with full_precision(x.device.type):
             features = x.to(self.beta.dtype)
             if isinstance(batch, WhitenedBatch):
@@ -226,6 +227,7 @@ class MetadataLayer(nn.Module, ABC):
             return tensor.to(result.device) if is_half else result
 
         super()._apply(at_least_float32, recurse)
+        # The maps come from the design in double precision, not from their cast copies.
         if not self.beta.is_meta:
             self._register_whitening()
         return self

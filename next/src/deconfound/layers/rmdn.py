@@ -118,6 +118,7 @@ def recursive_least_squares(
     Returns:
         The new β, A and s.
     """
+    # λⁿ as exp(n log λ), because n is a tensor.
     decayed_rows = rows * (math.log(forgetting) * batch.rows).exp()
     new_rows = decayed_rows + batch.rows
     gram = (decayed_rows * gram + batch.gram) / new_rows

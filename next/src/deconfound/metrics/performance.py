@@ -202,6 +202,7 @@ def calibration(probabilities: ArrayLike, truth: ArrayLike, bins: int = 10) -> C
         raise OptionError(f"`bins` cannot be {bins!r}. Pass a whole number of at least 1.")
     numbers, is_case = _as_probabilities(probabilities), as_flags(truth, "truth")
     check_lengths(probabilities=numbers, truth=is_case)
+    # Equal probabilities fall into one bin, so that bins may be empty.
     inner_edges = np.quantile(numbers, np.linspace(0, 1, bins + 1))[1:-1]
     bin_of_row = np.searchsorted(inner_edges, numbers)
     counts = np.bincount(bin_of_row)

@@ -67,6 +67,7 @@ def check_table(
             columns[name] = type_column(raw[name], name).reset_index(drop=True)
         except TableError as error:
             notes += notes_of(error)
+    # A column that cannot be read has its note, and takes no part in the other checks.
     labels = [name for name in labels if name in columns]
     confounds = [name for name in confounds if name in columns]
     features = [name for name in features if name in columns]
@@ -154,6 +155,7 @@ def _find_determined_labels(
     columns: dict[str, pd.Series], labels: Sequence[str], confounds: Sequence[str]
 ) -> Iterator[Note]:
     categorical = [name for name in confounds if _is_categorical(columns[name])]
+    # Each confound alone, then all of them crossed.
     crosses = [[name] for name in categorical] + [categorical] * (len(categorical) > 1)
     for label in labels:
         causes = [names for names in crosses if _determine(columns, names, label)]

@@ -204,6 +204,7 @@ class _DistinctValues:
 
     def to_numbers(self) -> NDArray[np.float64]:
         """Return the number of each row, shape `(n,)`, NaN where a cell is missing."""
+        # Code -1, a missing cell, selects the NaN at the end.
         numbers = np.append(self.numbers, np.nan)[self.codes]
         notes = [self._text_note()] if self.has(*_NO_NUMBERS) else []
         if rows := tuple(np.flatnonzero(np.isinf(numbers)).tolist()):

@@ -64,6 +64,7 @@ def read_table(
     for name, kind in types.items():
         if kind not in get_args(Kind):
             raise OptionError(f"types[{name!r}] is {kind!r}. Write 'numeric' or 'categorical'.")
+    # A column of ids is read although it is no column of the analysis.
     names = None if columns is None else list(dict.fromkeys([*columns, *text]))
     raw = _read_columns(source, names, separator)
     notes: list[Note] = []
