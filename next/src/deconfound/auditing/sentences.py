@@ -43,28 +43,6 @@ def summarise(
     )
 
 
-def sentence_of(verdict: Verdict) -> str:
-    """Return a verdict as a sentence; without an answer, its reason and what to collect follow.
-
-    Example:
-        >>> from deconfound.auditing import audit
-        >>> table = {"site": ["A", "B"] * 20}
-        >>> report = audit([0.0, 1.0] * 20, table, confounds=["site"], planted=None)
-        >>> sentence_of(report.verdicts[0]).split(", ")[0]
-        'A strong leak of site was found in the outputs'
-    """
-    subject, confound = _subject(verdict), verdict.confound
-    if verdict.answer == "no answer":
-        parts = [f"There is no answer for {confound} in {subject}.", verdict.reason]
-        return _join_sentences([*parts, verdict.collect])
-    effect = ""
-    if not isnan(verdict.effect.value):
-        effect = f", with an effect of {format_estimate(verdict.effect)}"
-    if verdict.answer == "not found":
-        return f"No leak of {confound} was found in {subject}{effect}."
-    return f"A {verdict.grade} leak of {confound}{_place(verdict)} was found in {subject}{effect}."
-
-
 def sentence_of_sensitivity(confound: str, sensitivity: Sensitivity) -> str:
     """Return how often a planted leak of a confound would have been found.
 
