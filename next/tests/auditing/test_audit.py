@@ -302,6 +302,34 @@ def test_all_faults_of_a_table_are_reported_together():
     assert "types={'stage': 'categorical'}" in text
 
 
+def test_labels_that_hardly_vary():
+    """All cases are one person. Kills folds without a class, in which nothing can be scored."""
+    table, ill, random = make_table(60)
+    table["person"] = [f"p{row}" for row in range(60)]
+    table.loc[ill == 1, "person"] = "p-case"
+    score = ill + random.normal(size=60)
+    (row,) = audit(score, table, person="person").performance
+    assert np.isnan(row.confounds_alone.value)
+    with pytest.raises(OptionError, match="the labels are 'dx' with 'AD'"):
+        audit(score, table.assign(dx="AD"))
+
+
+def test_inverted_scores_are_pointed_out():
+    """Kills a page that calls a good model useless."""
+    table, ill, random = make_table(400)
+    report = audit(2.0 * ill + random.normal(size=400), table, positive="CN")
+    assert "below chance (check that high scores stand for CN)" in report.summary[1]
+
+
+def test_intervals_contain_their_estimates():
+    """Of 20 tables without a leak, also where noise makes the effect negative."""
+    for seed in range(20):
+        table, ill, random = make_table(100, seed=seed)
+        (verdict,) = audit(ill + random.normal(size=100), table).verdicts
+        for effect in (verdict.effect, *(one.effect for one in verdict.by_group)):
+            assert effect.low <= effect.value <= effect.high
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -312,7 +340,7 @@ def test_all_faults_of_a_table_are_reported_together():
         ({"confounds": ["sight"]}, TableError, "'site'"),
         ({"positive": None}, OptionError, "positive="),
         ({"positive": "ill"}, OptionError, "'AD'"),
-        ({"planted": -1.0}, OptionError, "shift"),
+        ({"planted": -1.0}, OptionError, "planted must be"),
     ],
 )
 def test_wrong_arguments(options, error, text):

@@ -367,7 +367,7 @@ def test_the_first_line_states_what_is_left(verdicts, words):
             [
                 "As sampled, where the confounds help, cnn has an AUC of 0.832 (0.79 to 0.87) for",
                 "Within strata of site it is 0.642 (0.57 to 0.71).",
-                "Under weights that make dx and the confounds independent it is 0.654",
+                "Under weights that balance the confounds over dx it is 0.654",
             ],
         ),
         (
@@ -389,7 +389,9 @@ def test_the_first_line_states_what_is_left(verdicts, words):
         ([make_performance(score="classes")], ["a mean AUC of 0.832"]),
         (
             AUDITS["several models and features"].performance,
-            ["For dx, pmdn does best, with an AUC of 0.713 (0.65 to 0.77) under weights that make"],
+            [
+                "For dx, pmdn does best, with an AUC of 0.713 (0.65 to 0.77) under weights that balance"
+            ],
         ),
         (
             AUDITS["several labels"].performance,
@@ -438,9 +440,9 @@ def test_the_third_line_states_what_to_collect():
     assert line.count(reason) == 1
     for words in (
         "A leak of 0.5 sd by age could have been missed; collect more people.",
-        "collect people in whom dx and the confounds do not go together.",
+        "collect more people, best those in whom dx and the confounds do not go together.",
         "Strata of site that lack a class show nothing about performance.",
-        "Each row was taken as another person.",
+        "Rows were treated as different people.",
         "Confounds that are not in the table were not tested.",
     ):
         assert words in line

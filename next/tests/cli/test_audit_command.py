@@ -112,7 +112,7 @@ def test_lines_are_never_cut_in_a_pipe(folder):
     [
         ((), 0, "Check passed"),
         (("--planted", "2"), 0, "Check passed"),
-        (("--planted", ".02"), 3, "Check impossible: leaks of 0.02 sd would be found in fewer"),
+        (("--planted", ".02"), 3, "Check impossible: leaks of 0.02 sd in all rows or in one"),
         (("--confound", "center"), 3, "Check impossible: confounds have no answer ('center' in"),
         (
             ("--model", "m=leak", "--positive", "AD"),

@@ -46,8 +46,8 @@ def audit(  # noqa: PLR0913
 
     A confound is left if the outputs depend on it among people with the same labels. The test
     permutes the confound among such people, and finds leaks that are linear or not, and those that
-    are confined to one label group. The performance is that within strata of the confounds and
-    under weights that make label and confounds independent.
+    are confined to one label group; it tests one confound at a time. The performance is that within
+    strata of the confounds and under weights that give the classes equal means of all confounds.
 
     Args:
         outputs: The outputs for new people: an array `(n,)` or `(n, k)`, a tensor, a DataFrame, or
@@ -82,6 +82,8 @@ def audit(  # noqa: PLR0913
         >>> report.verdicts[0].answer, report.verdicts[0].grade
         ('found', 'weak')
     """
+    if planted is not None and not planted >= 0:
+        raise OptionError(f"planted must be a number of sd, 0 or more, or None; got {planted!r}.")
     intake = read_intake(
         table,
         confounds=confounds,
@@ -93,11 +95,14 @@ def audit(  # noqa: PLR0913
     )
     models: tuple[ModelOutputs, ...] = ()
     if outputs is not None:
-        _check_order(outputs, table)
+        _check_order("outputs", outputs, table)
         models = read_outputs(
             outputs, intake.labels, classes=classes, positive=positive, rows=len(intake)
         )
-    arrays = {} if features is None else read_features(features, len(intake))
+    arrays = {}
+    if features is not None:
+        _check_order("features", features, table)
+        arrays = read_features(features, len(intake))
     if not models and not arrays:
         raise OptionError("outputs is None and there are no features. Pass one of them.")
     # Outputs first: their verdicts are what most users ask for.
@@ -125,17 +130,17 @@ def audit(  # noqa: PLR0913
     return Audit(tuple(verdicts), tuple(performance), tuple(notes), about)
 
 
-def _check_order(outputs: Any, table: Table) -> None:
-    """Refuse outputs whose pandas index names the rows of the table in another order."""
-    for values in outputs.values() if isinstance(outputs, Mapping) else [outputs]:
+def _check_order(name: str, arrays: Any, table: Table) -> None:
+    """Refuse arrays whose pandas index names the rows of the table in another order."""
+    for values in arrays.values() if isinstance(arrays, Mapping) else [arrays]:
         index, wanted = getattr(values, "index", None), getattr(table, "index", None)
         if not isinstance(index, pd.Index) or not isinstance(wanted, pd.Index):
             continue
         is_permuted = index.is_unique and set(index) == set(wanted)
         if is_permuted and not index.equals(wanted):
             raise OptionError(
-                "outputs and table have the same rows in another order (pandas indexes). "
-                "Write outputs.loc[table.index]."
+                f"{name} and table have the same rows in another order (pandas indexes). "
+                f"Write {name}.loc[table.index]."
             )
 
 

@@ -56,8 +56,6 @@ class Intake:
         weight: Weights, shape `(n,)`.
         has_people: Whether a column of people was given.
         has_weights: Whether weights were given.
-        types: Kinds of columns, as the user wrote them.
-        notes: Findings about the table that an audit can live with.
     """
 
     frame: pd.DataFrame
@@ -68,8 +66,6 @@ class Intake:
     weight: Array
     has_people: bool
     has_weights: bool
-    types: Mapping[str, Kind]
-    notes: tuple[Note, ...]
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -149,8 +145,6 @@ def read_intake(
         weight=weights,
         has_people=person is not None,
         has_weights=weight is not None,
-        types=types,
-        notes=(),
     )
 
 

@@ -82,16 +82,19 @@ class Measurement:
         """The effect over all pairs with its interval and raw p; NaN without an answer."""
         if self.leak is None:
             return Estimate(float("nan"))
-        return Estimate(self.leak.effect, self.leak.low, self.leak.high, self.leak.p)
+        return _estimate(self.leak)
 
     @property
     def by_group(self) -> tuple[GroupLeak, ...]:
         """The leak within each label group."""
         groups = {} if self.leak is None else self.leak.by_group
-        return tuple(
-            GroupLeak(str(name), Estimate(one.effect, one.low, one.high, one.p, one.rows))
-            for name, one in groups.items()
-        )
+        return tuple(GroupLeak(str(name), _estimate(one)) for name, one in groups.items())
+
+
+def _estimate(leak: Leak) -> Estimate:
+    """Return an effect with an interval that contains it, also where noise made it negative."""
+    low, high = min(leak.low, leak.effect), max(leak.high, leak.effect)
+    return Estimate(leak.effect, low, high, leak.p, leak.rows)
 
 
 def measure_confounds(

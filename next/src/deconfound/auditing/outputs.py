@@ -223,7 +223,9 @@ class _ColumnReader:
         if self.positive is not None:
             levels = [label.levels for label in self.labels if self.positive in label.levels]
             if len(levels) != 1 or len(levels[0]) > 2:
-                raise self._fault(f"positive={self.positive!r} is no level of a label with two.")
+                raise self._fault(
+                    f"positive={self.positive!r} is no level of a label with two levels."
+                )
         places = self._find_places()
         parts, reading = [], []
         for label in self.labels:
@@ -339,7 +341,11 @@ class _ColumnReader:
         if len(self.labels) == 1 and label.is_categorical:
             advice += f", or write classes={list(label.levels)} in the order of the columns"
         if len(self.labels) == 1 and len(label.levels) == 2:
-            advice += f", or positive={label.levels[1]!r} for a single column"
+            first, second = label.levels
+            advice += (
+                f", or for a single column positive={second!r} or positive={first!r}, whichever a "
+                "high score stands for"
+            )
         if self.names and len(self.names) > 1:
             name = self.names[0]
             advice += f". If each column is another model, write outputs={{{name!r}: …}}"

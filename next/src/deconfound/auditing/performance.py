@@ -114,10 +114,11 @@ def _balance(label: Column, intake: Intake) -> tuple[Array | None, str]:
 def _score_confounds(label: Column, intake: Intake, resampling: Resampling) -> Estimate:
     """Return the score of a model that sees the confounds alone, on people it has not seen."""
     columns = _encode_confounds(intake)
-    # Each fold needs a row of each class.
-    counts = np.bincount(label.values.astype(np.intp)) if label.is_categorical else [intake.people]
-    folds = min(FOLDS, intake.people, *counts)
-    if folds < 2 or not columns.shape[1]:
+    # Each fold needs a person of each class.
+    codes = label.values.astype(np.intp) if label.is_categorical else np.zeros(len(intake), int)
+    people = [len(np.unique(intake.person[codes == code])) for code in range(codes.max() + 1)]
+    folds = min(FOLDS, *people, intake.people)
+    if folds < 2 or not columns.shape[1] or len(people) < min(2, len(label.levels)):
         return Estimate(nan)
     width = len(label.levels) if len(label.levels) > 2 else 1
     scores = np.zeros((len(intake), width))
@@ -154,6 +155,9 @@ def _split(
 def _predict(columns: Array, label: Column, values: Array, test: Array) -> Array:
     if not label.is_categorical:
         return np.asarray(Ridge().fit(columns, values).predict(test)).reshape(-1, 1)
+    # Without a second class in the training rows, nothing is predicted.
+    if len(np.unique(values)) < 2:
+        return np.zeros((len(test), max(1, len(label.levels) * (len(label.levels) > 2))))
     model = LogisticRegression(max_iter=1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -10,6 +10,16 @@ from deconfound.metrics import Calibration, Estimate, HonestScore, ProbeScore
 Answer = Literal["found", "not found", "no answer"]
 Grade = Literal["none", "faint", "weak", "clear", "strong"]
 
+# The largest p-value of a finding.
+LEVEL = 0.05
+# The effect reads as a squared correlation: these are correlations of .1, .25 and .5.
+GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.06, "weak"), (0.25, "clear"))
+
+
+def grade_of(effect: float) -> Grade:
+    """Return the size of a leak in words."""
+    return next((name for limit, name in GRADES if effect < limit), "strong")
+
 
 @dataclass(frozen=True)
 class GroupLeak:

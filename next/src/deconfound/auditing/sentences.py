@@ -6,12 +6,17 @@ from collections.abc import Iterable, Sequence
 from math import isnan
 
 from deconfound.auditing.formats import format_estimate, format_trials
-from deconfound.auditing.result import About, Performance, Sensitivity, Verdict
+from deconfound.auditing.result import (
+    LEVEL,
+    About,
+    Performance,
+    Sensitivity,
+    Verdict,
+    grade_of,
+)
 from deconfound.metrics import Estimate
 from deconfound.table import Note
 
-# The largest p-value of a finding.
-LEVEL = 0.05
 # A test that finds a smaller share of planted leaks is called insensitive.
 ENOUGH_TRIALS = 0.8
 # Scores that differ by less are called nearly equal.
@@ -119,15 +124,16 @@ def _performance_methods(performance: Sequence[Performance]) -> list[str]:
     if kinds & {"binary", "classes"}:
         sentences.append(
             "Performance is the AUC within test folds: as sampled, within strata of each confound "
-            "(levels, or thirds of a number), and under overlap weights, which make label and "
-            "confounds independent."
+            "(levels, or thirds of a number), and under overlap weights, which balance the "
+            "confounds: classes then have equal means of them."
         )
     if "classes" in kinds:
         sentences.append("AUCs of more than two classes are means of each class against the rest.")
     if "numeric" in kinds:
         sentences.append(
             "Performance for numeric labels is R² as sampled, the correlation after the means of "
-            "strata are subtracted, and R² under entropy weights."
+            "strata are subtracted, and R² under entropy weights, under which label and "
+            "confounds are uncorrelated."
         )
     if kinds:
         sentences.append(
@@ -230,8 +236,8 @@ def _describe_performance(performance: Sequence[Performance], about: About) -> s
 def _describe_one_score(row: Performance) -> str:
     honest, score = row.honest, SCORE_NAMES[row.honest.label]
     within, balanced = _lowest_within(row), honest.balanced
-    # Within strata a numeric label is scored by a correlation, which R² cannot be compared with.
-    rivals = [balanced.value] if honest.label == "numeric" else [balanced.value, within[1].value]
+    # Weights also change the variance of a numeric label, and with it R².
+    rivals = [] if honest.label == "numeric" else [balanced.value, within[1].value]
     least = honest.plain.value - NEARLY
     # A difference within the interval may be chance. Comparisons with NaN are false.
     limit = honest.plain.low if honest.plain.low < least else least
@@ -293,12 +299,18 @@ def _confounds_suffice(row: Performance) -> bool:
 
 def _with_chance(estimate: Estimate, row: Performance) -> str:
     chance = 0.0 if row.honest.label == "numeric" else 0.5
-    lowest = estimate.value if isnan(estimate.low) else estimate.low
-    return format_estimate(estimate) + (", not above chance" if lowest <= chance else "")
+    low, high = estimate.low, estimate.high
+    if high < chance and row.positive:
+        doubt = f", below chance (check that high scores stand for {row.positive})"
+    elif (estimate.value if isnan(low) else low) <= chance:
+        doubt = ", not above chance"
+    else:
+        doubt = ""
+    return format_estimate(estimate) + doubt
 
 
 def _independence(row: Performance) -> str:
-    return f"make {row.label} and the confounds independent"
+    return f"balance the confounds over {row.label}"
 
 
 def _describe_unknowns(
@@ -324,8 +336,8 @@ def _describe_unknowns(
             sentences.append(f"There are no balancing weights for {row.label}. {row.balance}")
         elif row.honest.effective and not row.honest.has_enough_people:
             sentences.append(
-                f"To judge the score under weights, collect people in whom {row.label} and the "
-                "confounds do not go together."
+                "To judge the score under weights, collect more people, best those in whom "
+                f"{row.label} and the confounds do not go together."
             )
     gaps = dict.fromkeys(note.column for note in notes if note.kind == "stratum")
     if gaps and performance:
@@ -333,9 +345,12 @@ def _describe_unknowns(
             f"Strata of {join_words(gaps)} that lack a class show nothing about performance."
         )
     if not about.has_people:
-        sentences.append("Each row was taken as another person.")
+        sentences.append("Rows were treated as different people.")
     if not about.labels:
         sentences.append("Without labels, outputs that follow a label count as a leak.")
+    sentences += [note.text for note in notes if note.kind == "length"]
+    if len(about.confounds) > 1:
+        sentences.append("Confounds were tested one at a time; combinations of them were not.")
     sentences.append("Confounds that are not in the table were not tested.")
     return _join_sentences(sentences)
 
@@ -346,13 +361,19 @@ def _is_insensitive(verdict: Verdict) -> bool:
 
 
 def _place(verdict: Verdict) -> str:
-    """Return " in the group …" for a leak that shows in label groups but not over all rows."""
-    if not verdict.effect.value <= verdict.independent:
+    """Return " in the group …" for a leak whose grade is that of a label group."""
+    if grade_of(verdict.effect.value) == verdict.grade:
         return ""
-    groups = [one.group for one in verdict.by_group if one.effect.p <= LEVEL]
+    groups = [
+        group.group
+        for group in verdict.by_group
+        if group.effect.p <= LEVEL and group.effect.value > verdict.effect.value
+    ]
     if not groups:
         return ""
-    return f" in the group{'s' * (len(groups) > 1)} {join_words(groups)}"
+    # Over all rows there may be none at all.
+    words = " in" if verdict.effect.value <= verdict.independent else ", largest in"
+    return f"{words} the group{'s' * (len(groups) > 1)} {join_words(groups)}"
 
 
 def _subject(verdict: Verdict) -> str:

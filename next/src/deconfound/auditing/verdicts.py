@@ -8,12 +8,8 @@ from math import isnan, nan
 import numpy as np
 
 from deconfound.auditing.measures import Measurement, Source
-from deconfound.auditing.result import Answer, Grade, Verdict
+from deconfound.auditing.result import LEVEL, Answer, Grade, Verdict, grade_of
 from deconfound.metrics import holm
-
-LEVEL = 0.05
-# The effect reads as a squared correlation: these are correlations of .1, .25 and .5.
-GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.06, "weak"), (0.25, "clear"))
 
 
 def judge(source: Source, measurements: Sequence[Measurement]) -> list[Verdict]:
@@ -50,5 +46,4 @@ def grade(one: Measurement) -> Grade:
     """Return the size of a leak: the largest of all pairs and of groups with a finding."""
     groups = [group.effect for group in one.by_group if group.effect.p <= LEVEL]
     effects = [one.effect.value, *(effect.value for effect in groups)]
-    largest = float(np.nanmax([*effects, 0.0]))
-    return next((name for limit, name in GRADES if largest < limit), "strong")
+    return grade_of(float(np.nanmax([*effects, 0.0])))

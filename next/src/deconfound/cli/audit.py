@@ -148,14 +148,16 @@ def _judge(result: Audit) -> tuple[int, str]:
         return UNKNOWN, f"Check impossible: confounds have no answer ({_list_pairs(unknown)})."
     if blind:
         return UNKNOWN, (
-            f"Check impossible: leaks of {result.about.planted} sd would be found in fewer than "
-            f"{LEAST_POWER:.0%} of trials ({_list_pairs(blind)})."
+            f"Check impossible: leaks of {result.about.planted} sd in all rows or in one label "
+            f"group would be found in fewer than {LEAST_POWER:.0%} of trials "
+            f"({_list_pairs(blind)})."
         )
     return CLEAN, "Check passed: no leak was found, but planted leaks were."
 
 
 def _has_power(verdict: Verdict) -> bool:
-    shares = [plant.share.value for plant in verdict.sensitivity if plant.group is None]
+    # A leak may be in one label group alone, where fewer people show it.
+    shares = [plant.share.value for plant in verdict.sensitivity]
     return bool(shares) and min(shares) >= LEAST_POWER
 
 
