@@ -45,6 +45,8 @@ class Design:
         weighted: Whether rows have weights that depend on site and label.
         label: "binary", "classes" or "numeric".
         rare_alone: Whether the leak is in the rare class alone.
+        features: Number of features that are audited in place of the score; the leak is then in
+            20 of them.
     """
 
     name: str
@@ -59,10 +61,13 @@ class Design:
     weighted: bool = False
     label: str = "binary"
     rare_alone: bool = False
+    features: int = 0
 
     @property
     def null_trials(self) -> int:
-        """2,000 tables without a leak, 500 of the large ones."""
+        """2,000 tables without a leak, 500 of the large and 400 of the wide ones."""
+        if self.features:
+            return 400
         return 2000 if self.n <= 400 else 500
 
 
@@ -85,6 +90,10 @@ DESIGNS = (
     Design("numeric label", 300, 0.35, label="numeric"),
     Design("three classes, one of 5 %", 300, 0.35, prevalence=0.05, label="classes"),
     Design("leak in the rare class alone", 400, 1.5, prevalence=0.06, rare_alone=True),
+    Design("43 rows x 128 features", 43, 1.5, features=128),
+    Design("171 rows x 512 features", 171, 1.0, features=512),
+    Design("342 rows x 1,024 features", 342, 1.0, features=1024),
+    Design("683 rows x 2,048 features", 683, 1.0, features=2048),
 )
 
 
@@ -146,6 +155,31 @@ def draw_sites(
     return np.asarray(np.where(follows, site % half + half * (severity > 0.5), site))
 
 
+def draw_features(
+    design: Design, leak: float, table: pd.DataFrame, random: np.random.Generator
+) -> Array:
+    """Return features `(n, d)`, of which 20 follow the label and 20 have the leak."""
+    features = random.normal(size=(len(table), design.features))
+    features[:, :20] += (table["dx"] == "class 1").to_numpy()[:, None]
+    features[:, 20:40] += leak * (table["site"] == "site 1").to_numpy()[:, None]
+    return features
+
+
+def audit_features_p(table: pd.DataFrame, features: Array) -> float:
+    """Return the raw p of the site in an audit of features."""
+    report = dc.audit(
+        None,
+        table,
+        features=features,
+        confounds=["site"],
+        labels=["dx"],
+        resampling=RESAMPLING,
+        planted=None,
+        probes=False,
+    )
+    return report.verdicts[0].effect.p
+
+
 def audit_p(design: Design, table: pd.DataFrame) -> float:
     """Return the raw p of the site in an audit of the score."""
     outputs = table[["score"]].to_numpy()
@@ -201,13 +235,17 @@ def run_block(design: Design, leak: float, first: int, count: int) -> dict[str, 
     found = {"audit": 0, "least_squares": 0, "unanswered": 0, "trials": count}
     for trial in range(first, first + count):
         seed = [DESIGNS.index(design), int(leak > 0), trial]
-        table = draw_table(design, leak, np.random.default_rng(seed))
+        random = np.random.default_rng(seed)
+        table = draw_table(design, leak, random)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            p = audit_p(design, table)
+            if design.features:
+                p = audit_features_p(table, draw_features(design, leak, table, random))
+            else:
+                p = audit_p(design, table)
+                found["least_squares"] += int(least_squares_p(design, table) <= 0.05)
         found["unanswered"] += int(np.isnan(p))
         found["audit"] += int(p <= 0.05)
-        found["least_squares"] += int(least_squares_p(design, table) <= 0.05)
     return found
 
 
@@ -231,7 +269,7 @@ def summarise(folder: pathlib.Path) -> pd.DataFrame:
         for kind in ("null", "leak"):
             blocks = [json.loads(p.read_text()) for p in folder.glob(f"{index:02d}-{kind}-*.json")]
             trials = sum(block["trials"] for block in blocks)
-            for name in ("audit", "least_squares"):
+            for name in ("audit",) if design.features else ("audit", "least_squares"):
                 total = sum(block[name] for block in blocks)
                 row[f"{kind}_{name}"] = round(total / trials, 4) if trials else None
             row[f"{kind}_tables"] = trials
