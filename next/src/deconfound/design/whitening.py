@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 # A column whose remainder, after the columns before it, is below this share of its sd is redundant.
 # Encoded metadata are float32, so a smaller remainder would be mostly rounding.
 REDUNDANT = 1e-4
-_BLOCK = 32
+_BLOCK = 64
 
 
 @dataclass(frozen=True)
