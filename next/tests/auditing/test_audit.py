@@ -289,6 +289,21 @@ def test_equal_seeds_give_equal_audits_and_progress_is_reported():
     assert first.to_dict() == second.to_dict()
     assert [done for done, _, _ in steps] == list(range(1, steps[0][1] + 1))
     assert all(text for _, _, text in steps)
+    assert "in all" not in steps[0][2]
+
+
+def test_a_long_audit_is_announced_before_it_begins():
+    """Three confounds of 3,000 people take some 15 s with the defaults."""
+    table, ill, _ = make_table(3000)
+    steps = []
+
+    def stop(*step):
+        steps.append(step)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(ill, table, confounds=["site", "age", "sex"], on_progress=stop)
+    assert steps[0][2].endswith("(about 15 s in all)")
 
 
 def test_all_faults_of_a_table_are_reported_together():

@@ -11,7 +11,7 @@ import pandas as pd
 
 from deconfound.auditing.audit_result import Audit
 from deconfound.auditing.intake import Intake, read_intake
-from deconfound.auditing.measures import Source, measure_confounds
+from deconfound.auditing.measures import MOST_ROWS, Source, measure_confounds
 from deconfound.auditing.outputs import ModelOutputs, read_features, read_outputs
 from deconfound.auditing.performance import LabelWeights, measure_performance
 from deconfound.auditing.result import About, Performance, Verdict
@@ -22,6 +22,8 @@ from deconfound.table import Kind, Note, Table, check_table
 
 # Called with the number of the step, the number of steps, and a description.
 OnProgress = Callable[[int, int, str], None]
+# A shorter audit, in seconds, is not announced.
+SHORT = 5.0
 
 
 def audit(  # noqa: PLR0913
@@ -109,7 +111,11 @@ def audit(  # noqa: PLR0913
     sources = [Source(model.name, False, model.matrix) for model in models]
     sources += [Source(name, True, values) for name, values in arrays.items()]
     used = resampling or Resampling()
-    step = _Steps(on_progress, len(sources) * (1 + len(intake.confounds)) + len(intake.labels))
+    step = _Steps(
+        on_progress,
+        len(sources) * (1 + len(intake.confounds)) + len(intake.labels),
+        sum(_estimate_seconds(source, intake) for source in sources),
+    )
     verdicts: list[Verdict] = []
     for source in sources:
         measurements = measure_confounds(
@@ -145,15 +151,25 @@ def _check_order(name: str, arrays: Any, table: Table) -> None:
 
 
 class _Steps:
-    """Counts the steps of an audit for `on_progress`."""
+    """Counts the steps of an audit for `on_progress`; the first one tells how long all may take."""
 
-    def __init__(self, on_progress: OnProgress | None, total: int) -> None:
+    def __init__(self, on_progress: OnProgress | None, total: int, seconds: float) -> None:
         self._on_progress, self._total, self._done = on_progress, total, 0
+        self._seconds = seconds
 
     def __call__(self, description: str) -> None:
         self._done += 1
+        if self._done == 1 and self._seconds >= SHORT:
+            description += f" (about {self._seconds:.0f} s in all)"
         if self._on_progress is not None:
             self._on_progress(self._done, self._total, description)
+
+
+def _estimate_seconds(source: Source, intake: Intake) -> float:
+    """Return how long the defaults take on two cores, from `benchmarks/audit_cost.py`."""
+    rows = min(len(intake), MOST_ROWS)
+    per_confound = 5 * (rows / MOST_ROWS) ** 1.6 * (1 + source.values.shape[1] / 3000)
+    return float(per_confound * len(intake.confounds))
 
 
 def _table_notes(
