@@ -79,13 +79,13 @@ def kernel_of_scaled(scaled, cell, person, fold=None, ridge=0.1, shift=0.0):
         penalty = ridge * (unshifted[rows] ** 2).sum() / min(votes[rows].sum(), d)
         u, s, _ = np.linalg.svd(weighted, full_matrices=False)
         readers.append((u * (s**2 / (s**2 + penalty))) @ u.T)
-    reader = np.empty((n, n))
-    reader[np.ix_(order, order)] = block_diag(*readers)
+    linear = np.empty((n, n))
+    linear[np.ix_(order, order)] = block_diag(*readers)
     distance = -cdist(scaled, scaled) * np.outer(root, root) * (fold[:, None] == fold)
     kernel = np.zeros((n, n))
     # Off √u · 1 of each cell: the projection P in coordinates that carry √u.
     project = np.diag(root) @ cell_projection(cell, votes) @ np.diag(1 / root)
-    for part in (reader, distance):
+    for part in (linear, distance):
         part = project @ part @ project.T
         part[person[:, None] == person] = 0.0
         kernel += part / np.linalg.norm(part)

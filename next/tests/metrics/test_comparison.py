@@ -122,3 +122,11 @@ def test_what_cannot_be_compared_is_refused(call, error, message):
     """Kills a number where there is no answer."""
     with pytest.raises(error, match=message):
         call()
+
+
+def test_people_of_folds_that_take_no_part_are_not_counted():
+    """A fold with a single case. Kills n of all rows."""
+    truth = [0, 0, 0, 1, 1, 1, 1]
+    folds = ["a"] * 6 + ["b"]
+    result = delong([1, 2, 4, 3, 5, 6, 7], [1, 6, 2, 4, 3, 5, 7], truth, fold=folds)
+    assert result.n == 6

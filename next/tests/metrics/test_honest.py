@@ -30,10 +30,10 @@ def test_a_score_that_knows_the_confounds_alone_is_worth_a_half():
     balance = dc.balance({"dx": truth.astype(str), "site": site}, labels=["dx"], confounds=["site"])
     weights = balance.weights[:, 0]
     code = np.unique(site, return_inverse=True)[1].astype(float)
-    reader = honest_performance(code, truth, {"site": site}, weights, resampling=FEW)
-    assert reader.plain.value > 0.65
-    assert reader.within_strata["site"].value == 0.5
-    assert reader.balanced.value == pytest.approx(0.5, abs=1e-6)
+    linear = honest_performance(code, truth, {"site": site}, weights, resampling=FEW)
+    assert linear.plain.value > 0.65
+    assert linear.within_strata["site"].value == 0.5
+    assert linear.balanced.value == pytest.approx(0.5, abs=1e-6)
     signal = np.random.default_rng(1).normal(size=4000) + truth
     honest = honest_performance(signal, truth, {"site": site}, weights, resampling=FEW)
     for estimate in (honest.plain, honest.within_strata["site"], honest.balanced):
@@ -148,9 +148,9 @@ def test_numeric_labels_have_a_correlation_within_strata():
     assert honest.worst_group.score.value == pytest.approx(max(errors))
     assert honest.worst_group.level == str(np.argmax(errors))
     levels = np.array([70.1, 75.7, 80.3, 85.9])
-    reader = honest_performance(levels[site], truth, {"site": site}, resampling=NONE)
-    assert reader.plain.value > 0.9
-    assert np.isnan(reader.within_strata["site"].value)  # and no correlation of rounding
+    linear = honest_performance(levels[site], truth, {"site": site}, resampling=NONE)
+    assert linear.plain.value > 0.9
+    assert np.isnan(linear.within_strata["site"].value)  # and no correlation of rounding
 
 
 def test_effective_numbers_count_people():

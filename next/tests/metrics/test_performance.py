@@ -124,7 +124,7 @@ def test_calibration_is_scikit_learn_s_quantile_curve(rng, bins):
     ids=["big-endian", "list", "strided", "one column"],
 )
 def test_scores_come_as_any_array(rng, convert):
-    """Kills a reader that knows float64 arrays alone."""
+    """Kills a linear that knows float64 arrays alone."""
     scores, truth = rng.normal(size=50).round(2), rng.integers(0, 2, 50)
     assert auc(convert(scores), truth) == auc(scores, truth.astype(bool))
 
@@ -152,3 +152,9 @@ def test_what_cannot_be_scored_is_refused_with_the_way_out(call, error, message)
     """Kills a number where there is no answer."""
     with pytest.raises(error, match=message):
         call()
+
+
+def test_texts_may_be_objects():
+    """NumPy texts and pandas objects hold the same classes. Kills a comparison of dtypes."""
+    classes = ["AD", "CN"]
+    assert accuracy(np.array(classes), np.array(classes, dtype=object)) == 1.0

@@ -72,12 +72,14 @@ class Residualizer:
         if weights.shape != (len(f),) or not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
             raise ShapeError(
                 f"weight must be {len(f)} finite numbers of 0 or more, of which one is positive; "
-                f"got shape {weights.shape}. Pass one number for each row."
+                f"got shape {weights.shape} with {weights.ravel()[:5].tolist()} first. "
+                "Pass one number for each row."
             )
         # Rows of weight 0 may have neither features nor labels.
-        f, m, weights = f[weights > 0], m[weights > 0], weights[weights > 0]
-        _check_finite("features", f)
-        _check_finite("metadata", m)
+        has_weight = weights > 0
+        _check_finite("features", f, has_weight)
+        _check_finite("metadata", m, has_weight)
+        f, m, weights = f[has_weight], m[has_weight], weights[has_weight]
         white = m @ self.design.whitening
         # Centring is the free intercept b₀, and keeps the digits of features with a large mean.
         white = white - np.average(white, axis=0, weights=weights)
@@ -109,7 +111,7 @@ class Residualizer:
                 f"features must have {beta.shape[1]} columns, as in fit; got {f.shape[1]}."
             )
         confounds = m[:, : len(self.design.confound_columns)]
-        _check_finite("metadata", confounds)
+        _check_finite("metadata", confounds, np.ones(len(f), dtype=bool))
         given = np.asarray(features).dtype
         residual = f - confounds @ self._to_white() @ beta
         return residual.astype(given if given.kind == "f" else np.float64, copy=False)
@@ -151,11 +153,11 @@ def _read_rows(features: ArrayLike, metadata: ArrayLike, design: Design) -> tupl
     return f, m
 
 
-def _check_finite(name: str, values: Array) -> None:
-    rows = np.flatnonzero(~np.isfinite(values).all(axis=1))
+def _check_finite(name: str, values: Array, is_needed: NDArray[np.bool_]) -> None:
+    rows = np.flatnonzero(is_needed & ~np.isfinite(values).all(axis=1))
     if len(rows):
         raise ShapeError(
             f"{name} must be finite; got NaN or infinity in {len(rows)} rows, the first is row "
-            f"{rows[0]} of those with a weight. Leave these rows out, or use "
+            f"{rows[0]}. Leave these rows out, or use "
             "Design(…, unseen='mean') for missing confounds."
         )

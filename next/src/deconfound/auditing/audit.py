@@ -111,9 +111,11 @@ def audit(  # noqa: PLR0913
     sources = [Source(model.name, False, model.matrix) for model in models]
     sources += [Source(name, True, values) for name, values in arrays.items()]
     used = resampling or Resampling()
+    # Features alone have no performance.
+    scored = intake.labels if models else ()
     step = _Steps(
         on_progress,
-        len(sources) * (1 + len(intake.confounds)) + len(intake.labels),
+        len(sources) * (1 + len(intake.confounds)) + len(scored),
         sum(_estimate_seconds(source, intake) for source in sources),
     )
     verdicts: list[Verdict] = []
@@ -125,10 +127,9 @@ def audit(  # noqa: PLR0913
     performance: list[Performance] = []
     # Weights and the score of the confounds alone belong to the label, not to a model.
     shared = {}
-    for label in intake.labels:
+    for label in scored:
         step(f"performance: {label.name}")
-        if any(label.name == one.label for model in models for one in model.labels):
-            shared[label.name] = LabelWeights(label, intake, used)
+        shared[label.name] = LabelWeights(label, intake, used)
     for model in models:
         performance += measure_performance(model, intake, shared, used)
     notes = _table_notes(intake, labels, confounds, person)

@@ -28,7 +28,7 @@ FOLDS = 5
 def measure_performance(
     model: ModelOutputs, intake: Intake, weights: dict[str, LabelWeights], resampling: Resampling
 ) -> list[Performance]:
-    """Return what a model is worth for each label that its outputs answer."""
+    """Return the performance of a model for each label."""
     return [
         _measure(model.name, outputs, intake, weights[outputs.label], resampling)
         for outputs in model.labels

@@ -98,7 +98,8 @@ class Performance:
     Attributes:
         model: The model.
         label: The label.
-        classes: Its classes, sorted; empty for a numeric label.
+        classes: Its classes in the order of the scores, of two the positive one last; empty for a
+            numeric label.
         positive: The class that a single score stands for, else "".
         honest: The scores: as sampled, within strata, under balancing weights, in the worst group.
         confounds_alone: The score of a model that sees the confounds alone, cross-fitted by person.

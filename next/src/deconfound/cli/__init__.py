@@ -1,4 +1,4 @@
-"""The command line: `deconfound audit` and, later, further commands.
+"""The command line: `deconfound audit`.
 
 Commands import the library when they run, so that `deconfound --help` takes no time.
 """

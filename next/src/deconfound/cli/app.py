@@ -22,8 +22,8 @@ app = typer.Typer(
 app.command("audit", epilog=EXAMPLE)(audit)
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _show_version(should_show: bool) -> None:
+    if should_show:
         echo(f"deconfound {__version__}")
         raise typer.Exit
 
@@ -31,7 +31,8 @@ def _show_version(is_asked: bool) -> None:
 @app.callback()
 def frame(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Remove known confounds from neural networks, and measure what is left."""

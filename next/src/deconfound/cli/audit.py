@@ -73,7 +73,7 @@ def audit(  # noqa: PLR0913
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="End with 1 for a leak, 3 if it could not be tested, else 0."),
+        typer.Option("--check", help="End with 1 for a leak, 3 if none could be excluded, else 0."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress and no table.")] = False,
 ) -> None:

@@ -26,8 +26,9 @@ _REWRITES = (
     (r"\b(classes|outputs)=\[([^\]]*)\]", r"--\1 \2"),
     (r"\b(id|table|models|outputs|classes|positive|planted)=(?=[\s.,;])", r"--\1"),
     (r"`(permutations|bootstraps|seed)`", r"--\1"),
-    (r"\bin (confound|label)s\b", r"in --\1"),
-    (r"\bin (person|fold|weight)\b", r"in --\1"),
+    (r"\bplanted must be a number of sd, 0 or more, or None", "--planted must be 0 or more"),
+    (r"\b(stands|and) in (confound|label)s\b", r"\1 in --\2"),
+    (r"\b(stands|and) in (person|fold|weight)\b", r"\1 in --\2"),
     (r"\b(confound|label)s must", r"--\1 must"),
     (r"--models\b", "--model"),
     # Python alone can do these.

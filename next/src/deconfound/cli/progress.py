@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from deconfound.cli.options import echo
 
-# Called with the number of the step that begins, the number of steps, and a description.
-OnProgress = Callable[[int, int, str], None]
+if TYPE_CHECKING:
+    from deconfound.auditing import OnProgress
 
 
 @contextmanager

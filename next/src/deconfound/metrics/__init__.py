@@ -1,6 +1,7 @@
 """Measures of what is left of a confound, and of how well a model works without it.
 
-Everything here takes arrays and codes of levels. Nothing knows tables, models, files or pages.
+Everything here takes arrays of numbers or levels, and is independent of tables, models, files and
+pages.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def delong(
     scores = as_vector(first, "first"), as_vector(second, "second")
     is_case = as_flags(truth, "truth")
     folds = np.zeros(len(is_case), dtype=np.intp) if fold is None else as_codes(fold, "fold")[0]
-    n = check_lengths(first=scores[0], second=scores[1], truth=is_case, fold=folds)
-    parts = []
+    check_lengths(first=scores[0], second=scores[1], truth=is_case, fold=folds)
+    parts, n = [], 0
     for rows in (folds == code for code in np.unique(folds)):
         cases, controls = np.sum(is_case[rows]), np.sum(~is_case[rows])
         if min(cases, controls) >= 2:
@@ -63,6 +63,7 @@ def delong(
             difference = placements[0] - placements[1]
             of_cases, of_controls = difference[is_case[rows]], difference[~is_case[rows]]
             variance = of_cases.var(ddof=1) / cases + of_controls.var(ddof=1) / controls
+            n += int(cases + controls)
             parts.append((cases * controls / (cases + controls), of_cases.mean(), variance))
     if not parts:
         raise OptionError(

@@ -16,8 +16,8 @@ from deconfound.metrics.numeric_labels import mean_within_people, subtract_curve
 from deconfound.metrics.permutations import varies_within
 from deconfound.metrics.ranks import normal_scores, rank_shares
 
-# The waves cos(2πr), cos(3πr), cos(4πr) of the rank share r: each oscillates once more within the
-# range. cos(πr) is left out, because it is almost the normal score.
+# The waves cos(2πr), cos(3πr), cos(4πr) of the rank share r: each has half a period more within the
+# range than the one before. cos(πr) is left out, because it is almost the normal score.
 WAVES = np.array([2, 3, 4])
 # A variance below this share of the whole is rounding.
 SMALLEST_VARIANCE = 1e-8
@@ -77,7 +77,7 @@ class Confound:
         return cls(numbers, codes, encoding, categorical, curve_size)
 
     def contrasts(self, rows: LeakRows, cells: Cells, counts: Array | None = None) -> Array:
-        """Return a, shape `(n, draws, q)`: the encoding, centred in cells, times the weights.
+        """Return a, shape `(n, draws, q)`: the encoding centred in cells, times weights and counts.
 
         Levels are whitened: Σ u a aᵀ is the identity on the directions in which they vary. Without
         it a level would count with the square of its size, and a rare site not at all.

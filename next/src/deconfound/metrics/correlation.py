@@ -39,6 +39,7 @@ def point_biserial(x: ArrayLike, levels: Levels) -> float:
         raise ShapeError(
             f"`levels` has {len(names)} levels. Pass two levels, or use correlation_ratio."
         )
+    check_lengths(x=as_vector(x, "x"), levels=codes)
     return pearson(x, codes == len(names) - 1)
 
 

@@ -46,7 +46,8 @@ def distance_correlation_sqr(x: Any, y: Any) -> Any:
     """Return the squared distance correlation, from 0 to 1; 0 if a side is constant.
 
     Args:
-        x: Shape `(n,)` or `(n, d)`. A tensor may need a gradient; pairs of equal rows add none.
+        x: Shape `(n,)` or `(n, d)` with n ≥ 4. A tensor may need a gradient; pairs of equal rows
+            add none.
         y: Shape `(n,)` or `(n, q)`, an array or tensor like x.
 
     Example:

@@ -80,8 +80,8 @@ class HonestScore:
         effective: Effective number of people under the weights, (Σw)² / Σw², of each class in
             sorted order (controls, cases); one number for a numeric label; empty without weights.
         worst_group: The stratum with the least balanced accuracy, or with the largest mean absolute
-            error for a numeric label. None without predicted classes, or without two strata of 10
-            people of each class.
+            error for a numeric label. None without predicted classes, or without two strata, of any
+            confounds, that have 10 people of each class.
     """
 
     label: LabelKind
@@ -139,7 +139,7 @@ def honest_performance(
         OptionError: The truth does not fit the number of columns of the scores.
 
     Example:
-        The scores know the site and nothing else.
+        The scores depend on the site alone.
 
         >>> site = ["A"] * 20 + ["B"] * 20
         >>> truth = [1] * 15 + [0] * 5 + [1] * 5 + [0] * 15
@@ -185,7 +185,7 @@ def thirds(values: ArrayLike) -> NDArray[np.str_]:
     for code, word in enumerate(["lower", "middle", "upper"]):
         members = numbers[third == code]
         if len(members):
-            names[third == code] = f"{word} third ({members.min():g} to {members.max():g})"
+            names[third == code] = f"{word} third ({members.min():.10g} to {members.max():.10g})"
     return names.astype(np.str_)
 
 

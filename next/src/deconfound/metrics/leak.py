@@ -11,7 +11,8 @@ a cell counts with its number of people. The effect relates T to its largest pos
     effect = (T − mean of permuted T) / (bound − mean of permuted T).
 
 The effect is 0 on average for independent outputs, and 1 for outputs that equal a confound of two
-levels. It reads as a squared correlation.
+levels with the same shares in all cells; otherwise its maximum is a little less. It is on the scale
+of a squared correlation.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from deconfound.metrics.similarity import OutputSimilarity
 
 # Smaller label groups are not tested on their own.
 FEWEST_PEOPLE = 8
-# All pairs hold this share of the level; the label groups divide the rest.
+# The share of the significance level for all pairs; the label groups divide the rest.
 SHARE_OF_ALL_PAIRS = 2 / 3
 # Equal statistics of two permuted tables differ by rounding. Below this they count as equal.
 SLACK = 1e-9
@@ -47,15 +48,15 @@ BATCH_COLUMNS = 400
 class Leak:
     """How much of a confound is left in the outputs, given the labels.
 
-    Numbers that cannot be estimated are NaN: all of them if no permutation changes anything, or if
-    the outputs are constant within cells.
+    Effect, interval, p and `independent` are NaN if no permutation changes anything, or if the
+    outputs are constant within cells. All but p are NaN if the bound does not exceed chance.
 
     Attributes:
         effect: 0 for independence, 1 for the largest possible leak; over all pairs of rows.
-        low: Lower end of the 95 % interval of the effect.
-        high: Upper end of the interval.
-        p: The p-value of the smallest p-value over all pairs and each label group. For a label
-            group, the p-value adjusted for all of these (Westfall and Young).
+        low: Lower end of the 95 % interval of the effect, clipped to 0 to 1.
+        high: Upper end of the interval, clipped likewise.
+        p: Of a label group, its p-value adjusted for all pairs and all groups (Westfall and
+            Young). Of the whole, the smallest of these adjusted p-values.
         independent: The 95 % quantile of permuted effects.
         movable: Number of rows that a permutation can change.
         rows: Number of rows compared, of which there are at most 3,000.

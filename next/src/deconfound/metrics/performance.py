@@ -254,7 +254,8 @@ def correct_rows(predicted: ArrayLike, truth: ArrayLike) -> Flags:
         for column in values.reshape(len(values), -1).T:
             as_codes(column, name)
     # NumPy compares text with numbers as unequal everywhere, which would look like a bad model.
-    if (guesses.dtype.kind in "US") != (classes.dtype.kind in "US"):
+    are_texts = [isinstance(values.ravel()[0], str) for values in (guesses, classes)]
+    if are_texts[0] != are_texts[1]:
         raise OptionError(
             f"`predicted` holds {guesses.dtype} and `truth` {classes.dtype}. "
             "Pass the same classes in both."

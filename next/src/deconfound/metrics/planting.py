@@ -58,9 +58,9 @@ def plant_leaks(
 ) -> list[Planted]:
     """Count how many leaks of one size the test finds, in all rows and in each label group.
 
-    Levels: the outputs of the second most frequent level are shifted against those of the most
-    frequent one. Numbers: outputs are shifted by `shift` for each standard deviation. Outputs of
-    several columns are shifted along their leading component within cells.
+    Levels: the outputs of the second most frequent level are shifted against those of all other
+    levels. Numbers: outputs are shifted by `shift` for each standard deviation. Outputs of several
+    columns are shifted along their leading component within cells.
 
     Args:
         test: The test of the confound.
@@ -92,7 +92,7 @@ def shift_pattern(test: LeakTest, part: slice) -> Array:
 
     Args:
         test: The test of the confound.
-        part: The rows that decide which levels are the most frequent ones.
+        part: The rows in which levels are counted to find the second most frequent one.
     """
     values, votes = test.confound.values, test.similarity.rows.votes
     if test.confound.categorical:
@@ -138,7 +138,7 @@ class ComparableBlock:
         scores: y projected on the direction of the shift, shape `(m,)`.
         squares: ‖y_i − y_j‖², shape `(m, m)`.
         penalty: λ of the ridge regression.
-        reader: K_reader, shape `(m, m)`; None for one output.
+        linear: K_linear, shape `(m, m)`; None for one output.
         work: Room for K of the shifted outputs, shape `(m, m)`.
     """
 
@@ -150,7 +150,7 @@ class ComparableBlock:
     scores: Array
     squares: Array
     penalty: float
-    reader: Array | None
+    linear: Array | None
     work: Array
 
     @classmethod
@@ -168,7 +168,7 @@ class ComparableBlock:
             scores=scores[rows],
             squares=squared_distances(gram),
             penalty=ridge_penalty(gram, root, columns),
-            reader=None if columns == 1 else linear_part(gram, root, columns),
+            linear=None if columns == 1 else linear_part(gram, root, columns),
             work=np.empty_like(gram),
         )
 
@@ -179,28 +179,28 @@ class ComparableBlock:
             shifts: s, shape `(m,)`: outputs become y_i + s_i e, where e has length 1.
             contrasts: a, shape `(m, q)`.
         """
-        self._write_reader(shifts)
-        reader = self._sums_of_work(contrasts)
+        self._write_linear(shifts)
+        linear = self._sums_of_work(contrasts)
         self._write_distance(shifts)
-        return np.stack([reader, self._sums_of_work(contrasts)])
+        return np.stack([linear, self._sums_of_work(contrasts)])
 
-    def _write_reader(self, shifts: Array) -> None:
-        """Write K_reader of the shifted outputs to `work`.
+    def _write_linear(self, shifts: Array) -> None:
+        """Write K_linear of the shifted outputs to `work`.
 
         A shift adds FXFᵀ to the Gram matrix, where F = √u (s, t + s/2), t = Ye, and X exchanges two
-        columns. By the identity of Woodbury K_reader grows by L (λX + FᵀL)⁻¹ Lᵀ with
-        L = F − K_reader F.
+        columns. By the identity of Woodbury K_linear grows by L (λX + FᵀL)⁻¹ Lᵀ with
+        L = F − K_linear F.
         """
-        if self.reader is None:
+        if self.linear is None:
             shifted = self.root * (self.scores + shifts)
             np.outer(shifted, shifted, out=self.work)
             return
         factors = self.root[:, None] * np.column_stack([shifts, self.scores + shifts / 2])
-        left = factors - self.reader @ factors
+        left = factors - self.linear @ factors
         core = self.penalty * np.eye(2)[::-1] + factors.T @ left
         right = np.linalg.solve(core, left.T)
         for part in self._chunks():
-            self.work[part] = self.reader[part] + left[part] @ right
+            self.work[part] = self.linear[part] + left[part] @ right
 
     def _write_distance(self, shifts: Array) -> None:
         """Write K_distance of the shifted outputs to `work`, not yet centred.

@@ -37,7 +37,7 @@ class ProbeScore:
     """How well probes read a confound on people whom they have not seen.
 
     For levels the scores are AUCs of each level against the rest, averaged over levels and folds:
-    .5 is chance. For numbers they are R²: 0 or less is chance.
+    .5 is chance. For numbers they are R² over all folds together: 0 or less is chance.
 
     Attributes:
         linear: The score of a ridge regression.

@@ -89,7 +89,10 @@ def r_squared_of_samples(predicted: Array, truth: Array, weights: Array) -> Arra
     # A large common mean would cost digits in the squares.
     centred = centre(truth)
     total = weights.sum(axis=1)
-    variation = weights @ centred**2 - ratio((weights @ centred) ** 2, total)
+    squares = weights @ centred**2
+    variation = squares - ratio((weights @ centred) ** 2, total)
+    # Where all rows with a weight have one truth, only rounding is left.
+    variation = np.where(variation > ROUNDING * squares, variation, 0.0)
     return 1 - ratio(weights @ (truth - predicted) ** 2, variation)
 
 

@@ -22,7 +22,7 @@ from deconfound.metrics.ranks import normal_scores
 MOST_ROWS = 3000
 # The standard deviation of a smaller cell is that of all cells together.
 FEWEST_FOR_SD = 20
-# λ of the ridge regression, in mean eigenvalues of the outputs' covariance.
+# λ of the ridge regression, as a share of the mean eigenvalue of YᵀY.
 RIDGE = 0.1
 # A variance within cells below this share of the whole is rounding: nothing is left to compare.
 SMALLEST_VARIANCE = 1e-8
@@ -34,11 +34,11 @@ class OutputSimilarity:
 
     K is the sum of a linear and a nonlinear part, each divided by its norm:
 
-        K_reader = Y (YᵀY + λI)⁻¹ Yᵀ      K_distance = −‖y_i − y_j‖ √u_i √u_j
+        K_linear = Y (YᵀY + λI)⁻¹ Yᵀ      K_distance = −‖y_i − y_j‖ √u_i √u_j
 
     where the rows of Y are √u_i y_i, and y are the outputs, centred in each cell and divided by
-    the cell's standard deviation. For one output K_reader is YYᵀ. Both parts are centred by cell,
-    and 0 for two rows of one person.
+    the cell's standard deviation (the pooled one in cells of fewer than 20 people). For one output
+    K_linear is YYᵀ. Both parts are centred by cell, and 0 for two rows of one person.
 
     Attributes:
         kernel: K, shape `(n, n)`, with rows in the order of their cells.
@@ -111,14 +111,14 @@ class OutputSimilarity:
 
 def compute_kernel(outputs: Array, rows: LeakRows, cells: Cells, compare_folds: bool) -> Array:
     """Return K, shape `(n, n)`, of standardised outputs `(n, d)`."""
-    reader, distance = np.zeros((2, len(rows), len(rows)))
+    linear, distance = np.zeros((2, len(rows), len(rows)))
     for block in comparable_rows(rows, compare_folds):
         gram = outputs[block] @ outputs[block].T
         root = np.sqrt(rows.votes[block])
         pairs = np.ix_(block, block)
-        reader[pairs] = linear_part(gram, root, outputs.shape[1])
+        linear[pairs] = linear_part(gram, root, outputs.shape[1])
         distance[pairs] = distance_part(gram, root)
-    return combine_parts(reader, distance, rows, cells)
+    return combine_parts(linear, distance, rows, cells)
 
 
 def weighted_variance(values: Array, votes: Array) -> Array:
@@ -161,7 +161,7 @@ def ridge_penalty(gram: Array, root: Array, columns: int) -> float:
 
 
 def linear_part(gram: Array, root: Array, columns: int) -> Array:
-    """Return K_reader from `gram (n, n)` = y_i · y_j and root = √u.
+    """Return K_linear from `gram (n, n)` = y_i · y_j and root = √u.
 
     For several outputs it is I − (I + G/λ)⁻¹, where G = √u_i √u_j y_i · y_j.
     """
@@ -174,9 +174,9 @@ def linear_part(gram: Array, root: Array, columns: int) -> Array:
     # Cholesky is faster than `inv`. The transpose has LAPACK's order; the lower half stays 0.
     factor = lapack.dpotrf(scaled.T, overwrite_a=True)[0]
     upper = lapack.dpotri(factor, overwrite_c=True)[0]
-    reader = -(upper + upper.T)
-    reader[np.diag_indices_from(reader)] = 1.0 - upper.diagonal()
-    return np.asarray(reader)
+    linear = -(upper + upper.T)
+    linear[np.diag_indices_from(linear)] = 1.0 - upper.diagonal()
+    return np.asarray(linear)
 
 
 def squared_distances(gram: Array) -> Array:
@@ -205,7 +205,7 @@ def pairs_within_people(person: Codes) -> tuple[Codes, Codes]:
     return i, j
 
 
-def combine_parts(reader: Array, distance: Array, rows: LeakRows, cells: Cells) -> Array:
+def combine_parts(linear: Array, distance: Array, rows: LeakRows, cells: Cells) -> Array:
     """Return K: both parts centred by cell, 0 within people, divided by their norms, added.
 
     The parts are overwritten.
@@ -213,7 +213,7 @@ def combine_parts(reader: Array, distance: Array, rows: LeakRows, cells: Cells) 
     root = np.sqrt(rows.votes)
     people_in_cell = cells.sums(rows.votes)
     within = pairs_within_people(rows.person)
-    for part in (reader, distance):
+    for part in (linear, distance):
         for matrix in (part, part.T):  # the columns, then the rows
             means = cells.weighted_sums(matrix, root) / people_in_cell[:, None]
             for cell, mean in zip(cells.slices, means, strict=True):
@@ -222,5 +222,5 @@ def combine_parts(reader: Array, distance: Array, rows: LeakRows, cells: Cells) 
         norm = np.linalg.norm(part)
         if norm > 0:
             part /= norm
-    reader += distance
-    return reader
+    linear += distance
+    return linear

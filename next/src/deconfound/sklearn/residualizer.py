@@ -1,4 +1,4 @@
-"""Confounds leave the columns of X by least squares, as a step of a scikit-learn pipeline."""
+"""Removal of confounds from the columns of X, as a step of a scikit-learn pipeline."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
             DataFrame may lack these columns.
         types: Kinds of columns (by name or number), "numeric" or "categorical", where the values
             leave a doubt: {"y": "categorical"} for labels 0, 1 and 2.
-        unseen: What an unseen level or a missing confound is: an error, or the mean of the rows of
-            `fit`, which means that nothing is removed on its account.
+        unseen: "error" refuses an unseen level or a missing confound. "mean" replaces it by the
+            mean of the rows of `fit`, so that nothing is removed for it.
 
     Attributes:
         design_: The fitted `deconfound.Design` of the confounds.
@@ -174,9 +174,9 @@ class ConfoundResidualizer(TransformerMixin, BaseEstimator):  # type: ignore[mis
     def _check_columns(self, X: Any, reset: bool) -> Any:
         """Return X as a table or a two-dimensional array, with the columns that `fit` saw."""
         if not is_frame(X):
-            # In an array, scikit-learn's own message refuses what is NaN.
-            is_finite = self.unseen == "error"
-            return validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=is_finite)
+            # scikit-learn refuses NaN in an array, unless it stands for the mean.
+            must_be_finite = self.unseen == "error"
+            return validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=must_be_finite)
         if reset or not self._lacks_kept_columns(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
         return X

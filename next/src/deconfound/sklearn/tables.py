@@ -22,7 +22,7 @@ Columns: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of X, and of a table beside X, are in `fit`.
+    """Roles of the columns of X, and of a table beside X, in `fit`.
 
     Attributes:
         confounds: Terms that are removed.
