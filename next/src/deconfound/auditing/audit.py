@@ -58,7 +58,9 @@ def audit(  # noqa: PLR0913
             levels of a single label in sorted order. None if only features are audited.
         table: The same people in the same order, with the columns named below.
         confounds: Columns that the model should not use.
-        labels: Columns that it predicts. People are compared with people of the same labels.
+        labels: Columns that it predicts. People are compared with people of the same labels, and of
+            similar values of a numeric label. With two numeric labels the test is not exact: in
+            simulations 8 % of innocent models had p ≤ .05.
         features: Features or embeddings, shape `(n, d)`, or a mapping from names to arrays.
         person: The column of people, if a person may have several rows.
         fold: The column of test folds, if the outputs come from several networks.
