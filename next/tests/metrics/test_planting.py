@@ -42,7 +42,7 @@ def test_planted_leaks_are_found_as_often_as_leaks_in_new_tables(design, shift, 
     planted = plant_leaks(make_test(design), shift=shift)[0]
     assert planted.trials == 100
     # Tables differ from one another by more than their trials do.
-    assert planted.found / 100 == pytest.approx(power, abs=0.17)
+    assert planted.detections / 100 == pytest.approx(power, abs=0.17)
 
 
 @pytest.mark.parametrize("design", [rare_class_in_folds, wide_features], **NAMES)
@@ -50,13 +50,13 @@ def test_planted_leaks_are_found_as_often_as_leaks_in_new_tables(design, shift, 
 def test_without_a_shift_plants_are_found_at_the_level(design, leak):
     """Kills plants that leave the table's own leak in place."""
     for planted in plant_leaks(make_test(design, leak), shift=0.0):
-        assert planted.found <= stats.binom.isf(0.0005, 100, 0.05)
+        assert planted.detections <= stats.binom.isf(0.0005, 100, 0.05)
 
 
 def test_larger_shifts_are_found_more_often():
     """Kills a shift in other units than standard deviations within cells."""
     test = make_test(wide_features)
-    found = [plant_leaks(test, shift=shift, trials=30)[0].found for shift in (0.0, 1.0, 4.0)]
+    found = [plant_leaks(test, shift=shift, trials=30)[0].detections for shift in (0.0, 1.0, 4.0)]
     assert found[0] < found[1] <= found[2] == 30
 
 
@@ -64,8 +64,8 @@ def test_label_groups_have_their_own_plants():
     """Kills plants in all rows under the name of a group: 12 patients show less than 388 others."""
     everyone, controls, patients = plant_leaks(make_test(rare_class), shift=0.5, trials=40)
     assert [everyone.group, controls.group, patients.group] == [None, 0, 1]
-    assert patients.found < controls.found
-    assert everyone.found >= 38
+    assert patients.detections < controls.detections
+    assert everyone.detections >= 38
 
 
 def measure_planted(test, part, seed):
@@ -76,7 +76,7 @@ def measure_planted(test, part, seed):
         statistics = np.full((len(test.parts), 100), 100.0)
         statistics[part, 1:] = middle
         bracketed = replace(test, statistics=statistics)
-        if plant_leaks(bracketed, shift=0.7, trials=1, seed=seed)[0].found:
+        if plant_leaks(bracketed, shift=0.7, trials=1, seed=seed)[0].detections:
             low = middle
         else:
             high = middle

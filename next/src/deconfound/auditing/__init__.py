@@ -4,6 +4,7 @@ from deconfound.auditing.audit import OnProgress, audit
 from deconfound.auditing.audit_result import Audit
 from deconfound.auditing.files import audit_files
 from deconfound.auditing.result import (
+    LEAST_POWER,
     About,
     Answer,
     Grade,
@@ -14,6 +15,7 @@ from deconfound.auditing.result import (
 )
 
 __all__ = [
+    "LEAST_POWER",
     "About",
     "Answer",
     "Audit",

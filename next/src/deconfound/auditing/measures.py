@@ -178,9 +178,9 @@ def measure_sensitivity(test: LeakTest, shift: float, seed: int) -> tuple[Sensit
     trials = min(max(affordable, FEWEST_PLANTS), MOST_PLANTS)
     rows = []
     for planted in plant_leaks(test, shift=shift, trials=trials, seed=seed):
-        interval = binomtest(planted.found, planted.trials).proportion_ci(method="wilson")
+        interval = binomtest(planted.detections, planted.trials).proportion_ci(method="wilson")
         share = Estimate(
-            planted.found / planted.trials, interval.low, interval.high, n=planted.trials
+            planted.detections / planted.trials, interval.low, interval.high, n=planted.trials
         )
         group = None if planted.group is None else str(planted.group)
         rows.append(Sensitivity(group, planted.shift, share))

@@ -12,6 +12,8 @@ Grade = Literal["none", "faint", "weak", "clear", "strong"]
 
 # The largest p-value of a finding.
 LEVEL = 0.05
+# A test that finds a smaller share of planted leaks could have missed a leak.
+LEAST_POWER = 0.8
 # The effect reads as a squared correlation: these are correlations of .1, .25 and .5.
 GRADES: tuple[tuple[float, Grade], ...] = ((0.01, "faint"), (0.06, "weak"), (0.25, "clear"))
 

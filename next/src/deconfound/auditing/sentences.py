@@ -7,6 +7,7 @@ from math import isnan
 
 from deconfound.auditing.formats import format_estimate, format_trials
 from deconfound.auditing.result import (
+    LEAST_POWER,
     LEVEL,
     About,
     Performance,
@@ -17,8 +18,6 @@ from deconfound.auditing.result import (
 from deconfound.metrics import Estimate
 from deconfound.table import Note
 
-# A test that finds a smaller share of planted leaks is called insensitive.
-ENOUGH_TRIALS = 0.8
 # Scores that differ by less are called nearly equal.
 NEARLY = 0.02
 # More labels or models are left to the table of scores.
@@ -357,7 +356,7 @@ def _describe_unknowns(
 
 def _is_insensitive(verdict: Verdict) -> bool:
     planted = _planted_everywhere(verdict)
-    return planted is not None and planted.share.value < ENOUGH_TRIALS
+    return planted is not None and planted.share.value < LEAST_POWER
 
 
 def _place(verdict: Verdict) -> str:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Codes with which `--check` ends.
 CLEAN, LEAK, UNKNOWN = 0, 1, 3
-# `--check` trusts a test that would have found this share of planted leaks.
-LEAST_POWER = 0.8
 # A table in a pipe has no lines to wrap.
 WIDTH_OF_PIPE = 100_000
 
@@ -139,6 +137,8 @@ def _check_target(target: Path | None, read: Iterable[Path], force: bool) -> Non
 
 def _judge(result: Audit) -> tuple[int, str]:
     """Return the code of `--check` and the sentence that states its reason."""
+    from deconfound.auditing import LEAST_POWER
+
     leaks = [verdict for verdict in result.verdicts if verdict.answer == "found"]
     unknown = [verdict for verdict in result.verdicts if verdict.answer == "no answer"]
     blind = [verdict for verdict in result.verdicts if not _has_power(verdict)]
@@ -156,6 +156,8 @@ def _judge(result: Audit) -> tuple[int, str]:
 
 
 def _has_power(verdict: Verdict) -> bool:
+    from deconfound.auditing import LEAST_POWER
+
     # A leak may be in one label group alone, where fewer people show it.
     shares = [plant.share.value for plant in verdict.sensitivity]
     return bool(shares) and min(shares) >= LEAST_POWER

@@ -34,7 +34,7 @@ from deconfound.metrics.performance import (
     r_squared,
     weighted_auc,
 )
-from deconfound.metrics.planting import Planted, plant_leaks
+from deconfound.metrics.planting import PlantedLeaks, plant_leaks
 from deconfound.metrics.probes import ProbeScore, probe
 from deconfound.metrics.similarity import OutputSimilarity
 
@@ -46,7 +46,7 @@ __all__ = [
     "LeakRows",
     "LeakTest",
     "OutputSimilarity",
-    "Planted",
+    "PlantedLeaks",
     "ProbeScore",
     "Resampling",
     "WorstGroup",

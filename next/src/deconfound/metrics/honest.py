@@ -35,9 +35,9 @@ from deconfound.metrics.performance import as_weights
 from deconfound.metrics.sampled_scores import Flags, RowNumbers, ratio
 
 # A stratum with fewer people (of each class) is not compared with others.
-FEWEST_PEOPLE = 10
+FEWEST_PEOPLE_IN_STRATUM = 10
 # With fewer effective people (of any class) a balanced score is shown but not judged.
-FEWEST_EFFECTIVE = 50
+FEWEST_EFFECTIVE_PER_CLASS = 50
 # Numbers in one block of bootstrap samples. It bounds the memory.
 BLOCK_SIZE = 5_000_000
 
@@ -94,7 +94,7 @@ class HonestScore:
     @property
     def has_enough_people(self) -> bool:
         """True if each class has 50 effective people, so that `balanced` may be judged."""
-        return bool(self.effective) and min(self.effective) >= FEWEST_EFFECTIVE
+        return bool(self.effective) and min(self.effective) >= FEWEST_EFFECTIVE_PER_CLASS
 
 
 def honest_performance(
@@ -247,7 +247,7 @@ def _worst_group(label: Label, strata: Levels, rows: _Rows) -> WorstGroup | None
         for code, name in enumerate(names):
             members = codes == code
             smallest = min(rows.people(members & in_class) for in_class in label.classes)
-            if smallest >= FEWEST_PEOPLE:
+            if smallest >= FEWEST_PEOPLE_IN_STRATUM:
                 groups[confound, str(name)] = members
     if len(groups) < 2 or not label.is_predicted:
         return None

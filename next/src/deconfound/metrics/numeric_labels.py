@@ -67,8 +67,10 @@ def make_waves(labels: Array, votes: Array) -> Array:
         standardised = centred / (spread if spread > 0 else 1.0)
         position = (np.clip(standardised, -RANGE, RANGE) / RANGE + 1) / 2
         columns += [standardised[:, None], normal_scores(label[:, None], votes)]
-        for place in (shares, position):
-            columns.append(np.sqrt(2) * np.cos(np.pi * np.outer(place, frequency)) / frequency**2)
+        for position_on_scale in (shares, position):
+            columns.append(
+                np.sqrt(2) * np.cos(np.pi * np.outer(position_on_scale, frequency)) / frequency**2
+            )
     return np.concatenate(columns, axis=1)
 
 
@@ -121,14 +123,14 @@ def neighbourhoods(position: Array, rows: LeakRows) -> Codes:
         position: Where each row lies, shape `(n,)`. A person lies at the mean of its rows.
         rows: Label group, fold and person of the rows.
     """
-    place = mean_within_people(position[:, None], rows)[:, 0]
+    position_of_row = mean_within_people(position[:, None], rows)[:, 0]
     cell = np.empty(len(rows), dtype=np.intp)
     first_code = 0
     for members in blocks_of(rows):
         people, person = np.unique(rows.person[members], return_inverse=True)
-        place_of_person = np.empty(len(people))
-        place_of_person[person] = place[members]
-        rank = np.argsort(np.argsort(place_of_person, kind="stable"), kind="stable")
+        position_of_person = np.empty(len(people))
+        position_of_person[person] = position_of_row[members]
+        rank = np.argsort(np.argsort(position_of_person, kind="stable"), kind="stable")
         count = max(1, len(people) // NEIGHBOURS)
         cell[members] = first_code + (rank * count // len(people))[person]
         first_code += count

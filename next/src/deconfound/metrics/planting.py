@@ -37,25 +37,25 @@ SMALLEST_NORM = 1e-12
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedLeaks:
     """How many planted leaks the test found.
 
     Attributes:
         group: The label group whose rows were shifted; None if all rows were.
         shift: The shift in standard deviations of the outputs within cells.
         trials: Number of planted leaks.
-        found: Number of them with p ≤ .05.
+        detections: Number of them with p ≤ .05.
     """
 
     group: Any
     shift: float
     trials: int
-    found: int
+    detections: int
 
 
 def plant_leaks(
     test: LeakTest, *, shift: float = 0.5, trials: int = 100, seed: int = 0
-) -> list[Planted]:
+) -> list[PlantedLeaks]:
     """Count how many leaks of one size the test finds, in all rows and in each label group.
 
     Levels: the outputs of the second most frequent level are shifted against those of all other
@@ -82,8 +82,8 @@ def plant_leaks(
     for name, part in zip(names, test.parts, strict=True):
         shifts = shift * shift_pattern(test, part)
         orders = draw_orders(rows.person, cells.codes, test.confound.codes, trials, random)
-        found = sum(is_found(test, shifted, shifts, order, part) for order in orders)
-        planted.append(Planted(name, shift, trials, found))
+        detections = sum(is_found(test, shifted, shifts, order, part) for order in orders)
+        planted.append(PlantedLeaks(name, shift, trials, detections))
     return planted
 
 
