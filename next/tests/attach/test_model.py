@@ -247,6 +247,17 @@ def test_a_checkpoint_of_other_places_is_refused(cohort):
         model.load_state_dict(make_model(cohort, at="0").state_dict())
 
 
+def test_a_checkpoint_of_another_design_is_refused_and_the_design_stays(cohort):
+    """The model still takes its own metadata. Kills a design of one shape beside β of another."""
+    model = make_model(cohort)
+    wider = dc.Design(["age"]).fit(cohort.table)
+    other = dc.normalize(make_mlp(), wider, ["0", "2"], cohort.inputs[:2])
+    with pytest.raises(ShapeError, match="The design of the checkpoint has the columns age; that"):
+        model.load_state_dict(other.state_dict())
+    assert model.design.names == cohort.design.names
+    assert evaluate(model, cohort).shape == (120, 1)
+
+
 COPIES = {
     "deepcopy": copy.deepcopy,
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),

@@ -8,6 +8,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import deconfound as dc
+from deconfound.attach import collect
+from deconfound.errors import StateError
 from deconfound.layers import frozen_statistics
 from tests.attach.cohort import make_mlp
 
@@ -198,3 +200,17 @@ def test_a_first_batch_of_one_sample_and_an_in_place_relu(cohort, layer):
         loss_of(model, cohort, rows).backward()
     for parameter in network.parameters():
         assert parameter.grad.isfinite().all()
+
+
+@WITHOUT_WARNING
+def test_a_loss_that_bypasses_the_output_is_refused_under_checkpointing(cohort):
+    """Backward then repeats the block before it has brought the batch along.
+
+    Kills a repeated pass with the batch of an earlier backward.
+    """
+    model = make_checkpointed(cohort, "not reentrant")
+    loss_of(model, cohort, FIRST).backward()
+    with collect(model, "block", detach=False) as collector:
+        loss_of(model, cohort, SECOND)
+    with pytest.raises(StateError, match="before it has reached the output"):
+        collector.features().square().mean().backward()
