@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 from scipy.stats import f as f_distribution
 
 import deconfound as dc
@@ -262,7 +263,7 @@ def run_cell(arguments: tuple[int, float, int, pathlib.Path]) -> pathlib.Path:
 
 
 def summarise(folder: pathlib.Path) -> pd.DataFrame:
-    """Add up all blocks: level without a leak, power with one, beside least squares."""
+    """Add up all blocks: level without a leak, power with one, each with a 95 % interval."""
     rows = []
     for index, design in enumerate(DESIGNS):
         row: dict[str, object] = {"design": design.name, "n": design.n, "leak_sd": design.leak}
@@ -271,7 +272,11 @@ def summarise(folder: pathlib.Path) -> pd.DataFrame:
             trials = sum(block["trials"] for block in blocks)
             for name in ("audit",) if design.features else ("audit", "least_squares"):
                 total = sum(block[name] for block in blocks)
-                row[f"{kind}_{name}"] = round(total / trials, 4) if trials else None
+                if trials:
+                    row[f"{kind}_{name}"] = round(total / trials, 4)
+                    interval = binomtest(total, trials).proportion_ci(method="wilson")
+                    row[f"{kind}_{name}_low"] = round(interval.low, 4)
+                    row[f"{kind}_{name}_high"] = round(interval.high, 4)
             row[f"{kind}_tables"] = trials
         rows.append(row)
     return pd.DataFrame(rows)

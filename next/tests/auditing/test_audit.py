@@ -179,6 +179,15 @@ def test_a_leak_in_the_rare_class_is_found_and_named():
     assert by_group["AD"].p < 0.05 < by_group["CN"].p
 
 
+def test_groups_of_true_and_false_name_their_label():
+    """Kills "the group False", which does not say of what."""
+    table, ill, random = make_table(100)
+    table["ill"] = ill == 1
+    score = ill + random.normal(size=100)
+    report = audit(score, table, labels=["ill"], positive=None)
+    assert report.about.groups == {"ill = False": 100 - ill.sum(), "ill = True": ill.sum()}
+
+
 def test_people_with_many_rows_count_once():
     """Every row ten times changes neither the effect nor the verdict."""
     table, ill, random = make_table(120)

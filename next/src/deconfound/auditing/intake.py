@@ -17,6 +17,9 @@ from deconfound.table import Kind, Note, Table, read_columns, read_table, to_lev
 Array = NDArray[np.float64]
 Codes = NDArray[np.intp]
 
+# Levels that do not tell which label they belong to.
+NAMELESS_LEVELS = (("0", "1"), ("False", "True"))
+
 
 @dataclass(frozen=True, eq=False)
 class Column:
@@ -41,6 +44,14 @@ class Column:
     def texts(self) -> NDArray[np.object_]:
         """The level of each row as text, shape `(n,)`."""
         return np.array(self.levels, dtype=object)[self.values.astype(np.intp)]
+
+    @property
+    def group_texts(self) -> NDArray[np.object_]:
+        """The level of each row as the name of a group of people, such as "AD" or "ill = True"."""
+        if self.levels not in NAMELESS_LEVELS:
+            return self.texts
+        names = np.array([f"{self.name} = {level}" for level in self.levels], dtype=object)
+        return names[self.values.astype(np.intp)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +89,7 @@ class Intake:
     @property
     def group(self) -> NDArray[np.object_]:
         """The combination of categorical labels of each row as text, shape `(n,)`."""
-        texts = [label.texts for label in self.labels if label.is_categorical]
+        texts = [label.group_texts for label in self.labels if label.is_categorical]
         if not texts:
             return np.full(len(self), "all", dtype=object)
         return np.array([", ".join(row) for row in zip(*texts, strict=True)], dtype=object)
