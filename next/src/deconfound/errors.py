@@ -9,6 +9,8 @@ Every message states what is wrong, what was given, and what to write instead, i
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
@@ -79,3 +81,31 @@ def import_extra(module: str, extra: str) -> Any:
             f"This needs the package {package!r}, which is not installed. "
             f"Run: pip install 'deconfound[{extra}]'"
         ) from error
+
+
+def import_named(name: str, role: str) -> Any:
+    """Return what "package.module:name" names: a network, a method or a reader of the user.
+
+    Modules in the current folder are found, as with `python -m`.
+
+    Args:
+        name: The module and what it contains.
+        role: What it is for, as messages call it.
+    """
+    module_name, _, attribute = name.partition(":")
+    folder = os.getcwd()
+    if folder not in sys.path:
+        # It stays there: a module may import another one when it is called.
+        sys.path.insert(0, folder)
+    try:
+        module = import_module(module_name)
+    except Exception as error:
+        raise OptionError(
+            f"{role} {name!r} cannot be imported: {type(error).__name__}: {error}. Modules are "
+            f"sought in {folder} and among installed packages."
+        ) from error
+    if not hasattr(module, attribute):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        nearest = nearest_names(attribute, public) if public else "It has no names."
+        raise OptionError(f"{role} {name!r}: the module has no {attribute!r}. {nearest}")
+    return getattr(module, attribute)

@@ -67,7 +67,7 @@ class Residualizer:
         Raises:
             ShapeError: The arrays do not fit together, or are not finite.
         """
-        f, m = _read_rows(features, metadata, self.design)
+        f, m = read_rows(features, metadata, self.design)
         weights = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)
         if weights.shape != (len(f),) or not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
             raise ShapeError(
@@ -77,8 +77,8 @@ class Residualizer:
             )
         # Rows of weight 0 may have neither features nor labels.
         has_weight = weights > 0
-        _check_finite("features", f, has_weight)
-        _check_finite("metadata", m, has_weight)
+        check_finite("features", f, has_weight)
+        check_finite("metadata", m, has_weight)
         f, m, weights = f[has_weight], m[has_weight], weights[has_weight]
         white = m @ self.design.whitening
         # Centring is the free intercept b₀, and keeps the digits of features with a large mean.
@@ -105,13 +105,13 @@ class Residualizer:
             StateError: The residualiser is not fitted.
         """
         beta = self._require_beta()
-        f, m = _read_rows(features, metadata, self.design)
+        f, m = read_rows(features, metadata, self.design)
         if f.shape[1] != beta.shape[1]:
             raise ShapeError(
                 f"features must have {beta.shape[1]} columns, as in fit; got {f.shape[1]}."
             )
         confounds = m[:, : len(self.design.confound_columns)]
-        _check_finite("metadata", confounds, np.ones(len(f), dtype=bool))
+        check_finite("metadata", confounds, np.ones(len(f), dtype=bool))
         given = np.asarray(features).dtype
         residual = f - confounds @ self._to_white() @ beta
         return residual.astype(given if given.kind == "f" else np.float64, copy=False)
@@ -136,7 +136,7 @@ class Residualizer:
         return self.beta
 
 
-def _read_rows(features: ArrayLike, metadata: ArrayLike, design: Design) -> tuple[Array, Array]:
+def read_rows(features: ArrayLike, metadata: ArrayLike, design: Design) -> tuple[Array, Array]:
     """Return features and metadata in double precision, with the same rows."""
     f, m = np.asarray(features, dtype=np.float64), np.asarray(metadata, dtype=np.float64)
     if f.ndim != 2:
@@ -153,7 +153,7 @@ def _read_rows(features: ArrayLike, metadata: ArrayLike, design: Design) -> tupl
     return f, m
 
 
-def _check_finite(name: str, values: Array, is_needed: NDArray[np.bool_]) -> None:
+def check_finite(name: str, values: Array, is_needed: NDArray[np.bool_]) -> None:
     rows = np.flatnonzero(is_needed & ~np.isfinite(values).all(axis=1))
     if len(rows):
         raise ShapeError(
