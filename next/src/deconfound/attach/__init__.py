@@ -5,6 +5,7 @@ from deconfound.attach.model import NormalizedModel
 from deconfound.attach.normalize import normalize, plan
 from deconfound.attach.plan import InsertionPoint, Plan
 from deconfound.attach.report import Report
+from deconfound.attach.select import select_modules
 
 __all__ = [
     "Collector",
@@ -15,4 +16,5 @@ __all__ = [
     "collect",
     "normalize",
     "plan",
+    "select_modules",
 ]
