@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from deconfound.auditing.array_files import read_arrays, refuse_unpacking
 from deconfound.auditing.audit import OnProgress, audit
 from deconfound.auditing.audit_result import Audit
+from deconfound.data import read_arrays, refuse_unpacking
 from deconfound.errors import OptionError, ShapeError, TableError, nearest_names
 from deconfound.metrics import Resampling
 from deconfound.table import Kind, Note, format_names, format_rows, read_columns, to_levels

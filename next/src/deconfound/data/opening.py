@@ -1,0 +1,241 @@
+"""Open a source of samples, whatever it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from deconfound.data.array_files import ARRAY_ENDINGS, as_samples, read_arrays
+from deconfound.data.bids import PERSON, pair_scans
+from deconfound.data.cache import Decoder, OnProgress, decode_files
+from deconfound.data.datasets import choose_input, read_dataset
+from deconfound.data.features import FeatureEncoder, select_names
+from deconfound.data.folders import find_format, is_bids, list_files, load_reader
+from deconfound.data.images import IMAGE_ENDINGS
+from deconfound.data.intensity import read_size
+from deconfound.data.matching import Matching, Pairs, read_frame
+from deconfound.data.samples import SampleKind, Samples, digest, digest_array
+from deconfound.data.scans import SCAN_ENDINGS
+from deconfound.errors import OptionError, ShapeError, TableError
+from deconfound.table import Kind, Table, format_names, read_columns
+
+# A path; an array, tensor, table or dataset.
+Source = Any
+_Form = Literal["folder", "arrays", "table", "dataset"]
+
+
+def open_samples(  # noqa: PLR0913
+    source: Source,
+    table: Table | None = None,
+    *,
+    id: str | None = None,
+    features: str | Sequence[str] | None = None,
+    roles: Sequence[str] = (),
+    types: Mapping[str, Kind] | None = None,
+    size: Any = None,
+    reader: str | Decoder | None = None,
+    skip_bad: bool = False,
+    cache: str | os.PathLike[str] | None = None,
+    encoder: FeatureEncoder | None = None,
+    on_progress: OnProgress | None = None,
+) -> Samples:
+    """Return the samples of any source, as one array and one table with the same rows.
+
+    With a table, the samples are its rows, in its order. Samples without a row are left out and
+    named in a note. A row without a sample is an error, unless `skip_bad`.
+
+    Pictures and scans are decoded once, by threads, into the cache, and are read from there by all
+    later commands and processes. Datasets are read into memory.
+
+    Args:
+        source: One of these:
+
+            - a table (.csv, .tsv, .parquet, .xlsx, DataFrame, mapping, …): x is its columns;
+            - arrays (.npy, .npz, .pt, .safetensors, an array, a tensor); in a file of several,
+              those of shape `(n,)` are columns, and the only other one is x;
+            - a folder of pictures or scans, which the column `id` of the table names: by file
+              name or path, with or without ending;
+            - a folder in the BIDS layout: one sample per scan, with the row of its person in
+              participants.tsv, whose column of people is `participant_id`;
+            - a dataset of PyTorch or Hugging Face, or any object with `len()` and `source[i]`: an
+              item is the input, a tuple that begins with it, or a dict, whose texts and numbers
+              are columns.
+        table: Labels, confounds and ids, if the source does not hold them. Two tables need `id`.
+            Arrays and datasets without ids are matched by position.
+        id: The column of ids, which must differ in each row. They stay text: 007 is not 7.
+        features: What of the source is the input: names or globs, `-` before one excludes it.
+            They select columns of a table (default: those without a role), the array of a file,
+            the entry of a dict, or files by their path (default in BIDS: `sub-*_T1w.*`).
+        roles: Columns that are labels, confounds, people or folds: no features. The fingerprint
+            covers them; without any, it covers all columns but the features.
+        types: The kind of feature columns, "numeric" or "categorical", where the rule is wrong.
+        size: The size of pictures and scans: 64, (64, 48), or the `shape` of other samples. None
+            keeps that of the files, which must then be equal.
+        reader: A function `path → array`, or "module:function", for other formats. It returns one
+            sample, channels first; what is not uint8 is stored as float32.
+        skip_bad: Whether files that cannot be read and rows without a file are left out, with a
+            note. Otherwise all of them are named in an error.
+        cache: The folder of decoded samples; None is `cache_folder()`.
+        encoder: The encoder of other samples, so that new rows become the same columns.
+        on_progress: Called with the number of samples read, that of all, and a text.
+
+    Raises:
+        TableError: Files, columns or ids cannot be read or do not fit together.
+        OptionError: An option is wrong, or it is not clear what is meant.
+        ShapeError: Samples are not finite, or differ in shape.
+        StateError: The cache cannot be written.
+
+    Example:
+        >>> import numpy as np
+        >>> people = {"age": [63, 71, 58], "dx": ["AD", "CN", "CN"]}
+        >>> samples = open_samples(np.eye(3), people, roles=["age", "dx"])
+        >>> samples.x.shape, samples.kind, samples.ids.tolist()
+        ((3, 3), 'array', ['0', '1', '2'])
+    """
+    form = _find_form(source)
+    for name, value in (("reader", reader), ("size", size)):
+        if value is not None and form != "folder" and (name, form) != ("size", "dataset"):
+            raise OptionError(f"{name}= is for folders of files; the source is none. Leave it out.")
+    matching = Matching(None if table is None else read_frame(table), id, skip_bad)
+    if form == "folder":
+        decode = partial(decode_files, folder=cache, skip_bad=skip_bad, on_progress=on_progress)
+        samples = _open_folder(Path(source), matching, features, size, reader, decode)
+    elif form == "table":
+        samples = _open_table(source, matching, features, roles, types, encoder)
+    elif form == "arrays":
+        is_file = isinstance(source, (str, os.PathLike))
+        arrays = read_arrays(Path(source)) if is_file else {"": source}
+        samples = _open_arrays(arrays, matching, features)
+    else:
+        samples = _join(*read_dataset(source, features, size, on_progress), matching)
+    inputs = [] if samples.features is None else list(samples.features.columns)
+    names = [*roles] or [str(name) for name in samples.table if name not in inputs]
+    named = pd.DataFrame(read_columns(samples.table, names) if names else {})
+    parts = [samples.fingerprint, *samples.ids, named.to_csv(index=False)]
+    return replace(samples, fingerprint=digest(*parts))
+
+
+def _find_form(source: Source) -> _Form:
+    """Return what a source is."""
+    if isinstance(source, (str, os.PathLike)):
+        if Path(source).is_dir():
+            return "folder"
+        return "arrays" if Path(source).name.lower().endswith(ARRAY_ENDINGS) else "table"
+    if isinstance(source, Mapping):
+        names = [name for name, part in source.items() if hasattr(part, "column_names")]
+        if names:
+            fix = f"Pass one of them, such as source[{names[0]!r}]."
+            raise OptionError(f"The source holds several datasets: {format_names(names)}. {fix}")
+    package = type(source).__module__.split(".")[0]
+    if isinstance(source, (pd.DataFrame, Mapping)) or package in ("pyarrow", "polars"):
+        return "table"
+    is_array = hasattr(source, "__array__") or hasattr(source, "detach")
+    return "arrays" if is_array else "dataset"
+
+
+def _open_table(
+    source: Source,
+    matching: Matching,
+    features: str | Sequence[str] | None,
+    roles: Sequence[str],
+    types: Mapping[str, Kind] | None,
+    encoder: FeatureEncoder | None,
+) -> Samples:
+    """Open columns of a table, joined with another one by id."""
+    columns = read_frame(source)
+    if matching.table is not None:
+        if matching.id is None:
+            raise OptionError("Two tables need a column that joins them. Write id='…'.")
+        read_columns(columns, [matching.id])
+    pairs = matching.pair_rows(columns)
+    if encoder is None:
+        # A role that is absent may be a confound, which would be a feature under another name.
+        read_columns(pairs.table, [*roles]) if roles else None
+        usual = [str(name) for name in columns if name not in (*roles, matching.id)]
+        names = select_names([*map(str, pairs.table)], features, usual, "feature column")
+        try:
+            encoder = FeatureEncoder.fit(pairs.table, names, types)
+        except TableError as error:
+            columns_in_doubt = dict.fromkeys(getattr(fault, "column", "") for fault in error.faults)
+            excluded = [f"-{name}" for name in columns_in_doubt]
+            fix = f"Or leave these columns out of the features: features={excluded}."
+            raise TableError(*error.faults, fix) from None
+    return _make(encoder.encode(pairs.table), "table", pairs, encoder=encoder)
+
+
+def _open_arrays(
+    arrays: Mapping[str, Any], matching: Matching, features: str | Sequence[str] | None
+) -> Samples:
+    """Open one array of several, of which those of shape (n,) are columns."""
+    columns = {name: values for name, values in arrays.items() if np.ndim(values) == 1 and name}
+    inputs = [name for name in arrays if name not in columns]
+    x = as_samples(arrays[choose_input(inputs, features, "array")])
+    if x.ndim < 2 or not len(x):
+        fix = "Pass one row per sample: values.reshape(n, -1)."
+        raise ShapeError(f"The array has shape {x.shape}. {fix}")
+    wrong = [name for name, values in columns.items() if len(values) != len(x)]
+    if wrong:
+        text = f"There are {len(x):,} samples, and not as many values in {format_names(wrong)}."
+        raise ShapeError(f"{text} Save one value per sample.")
+    frame = read_frame(columns) if columns else pd.DataFrame(index=range(len(x)))
+    return _join(x, frame, matching)
+
+
+def _join(x: NDArray[Any], columns: pd.DataFrame, matching: Matching) -> Samples:
+    """Join an array and the columns beside it with the table."""
+    pairs = matching.pair_rows(columns)
+    is_in_order = np.array_equal(pairs.samples, np.arange(len(x)))
+    return _make(x if is_in_order else x[pairs.samples], "array", pairs)
+
+
+def _open_folder(
+    folder: Path,
+    matching: Matching,
+    features: str | Sequence[str] | None,
+    size: Any,
+    reader: str | Decoder | None,
+    decode: Any,
+) -> Samples:
+    """Open the files of a folder, which are decoded into the cache."""
+    if reader is not None and size is not None:
+        raise OptionError("size= has no effect on a reader. Let it return samples of this size.")
+    is_study = matching.id in (None, PERSON) and is_bids(folder)
+    endings = SCAN_ENDINGS if is_study else (*IMAGE_ENDINGS, *SCAN_ENDINGS)
+    usual = "sub-*_T1w.*" if is_study else None
+    names = list_files(folder, features or usual, endings if reader is None else ("",))
+    if is_study:
+        pairs = pair_scans(names, folder, matching.table, matching.skip_bad)
+    else:
+        pairs = matching.pair_files(names, folder)
+    paths = [folder / names[place] for place in pairs.samples]
+    if reader is None:
+        form = find_format(names)
+        settings = {"word": form.word, "size": read_size(size, form.axes)}
+        decoded = decode(paths, partial(form.make_decoder, paths, size), settings)
+    else:
+        function, source_text = load_reader(reader)
+        decoded = decode(paths, lambda _: (function, ""), {"reader": source_text})
+    kinds: dict[int, SampleKind] = {4: "image", 5: "scan"}
+    pairs = pairs.take(decoded.good)
+    pairs = replace(pairs, notes=(*pairs.notes, *decoded.notes))
+    return _make(decoded.x, kinds.get(decoded.x.ndim, "array"), pairs, content=decoded.digest)
+
+
+def _make(
+    x: NDArray[Any],
+    kind: SampleKind,
+    pairs: Pairs,
+    content: str | None = None,
+    encoder: FeatureEncoder | None = None,
+) -> Samples:
+    """Return samples whose fingerprint covers x alone."""
+    ids = pd.Series(pairs.ids, dtype=object).to_numpy()
+    return Samples(x, pairs.table, ids, encoder, kind, content or digest_array(x), pairs.notes)
