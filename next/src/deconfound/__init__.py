@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from deconfound.layers import PMDN as PMDN
     from deconfound.layers import RMDN as RMDN
     from deconfound.metrics import Resampling as Resampling
+    from deconfound.runs import compare as compare
+    from deconfound.runs import fit as fit
+    from deconfound.runs import predict as predict
     from deconfound.table import read_table as read_table
 
 _PACKAGE_OF_NAME = {
@@ -40,6 +43,10 @@ _PACKAGE_OF_NAME = {
     "MDN": "layers",
     "RMDN": "layers",
     "PMDN": "layers",
+    # Train with cross-validation, from a config.
+    "fit": "runs",
+    "compare": "runs",
+    "predict": "runs",
     # Measure what is left.
     "audit": "auditing",
     "Audit": "auditing",
@@ -55,9 +62,13 @@ _PACKAGES = (
     "design",
     "errors",
     "layers",
+    "methods",
     "metrics",
+    "networks",
+    "runs",
     "sklearn",
     "table",
+    "training",
 )
 
 __all__ = [*_PACKAGE_OF_NAME]

@@ -93,6 +93,8 @@ def import_named(name: str, role: str) -> Any:
         role: What it is for, as messages call it.
     """
     module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise OptionError(f"{role} {name!r} must be written as 'package.module:name'.")
     folder = os.getcwd()
     if folder not in sys.path:
         # It stays there: a module may import another one when it is called.

@@ -44,6 +44,7 @@ def expected_failures(estimator):
         DeconfoundedRegressor([0], method="residualized-inputs", **QUICK),
     ],
     expected_failed_checks=expected_failures,
+    xfail_strict=False,  # Rounding depends on the processor.
 )
 def test_scikit_learn_finds_no_fault(estimator, check):
     """Acceptance 43: the configuration removes column 0."""

@@ -128,7 +128,7 @@ def test_methods_with_one_seed_start_from_the_same_network():
 
 def test_overlap_weights_shift_the_outputs_to_the_share_of_cases():
     """With inputs that show nothing, the probability is the share of cases of the training rows."""
-    x, table = make_table(400)
+    _, table = make_table(400)
     is_rare = table["label"].eq("control") | (np.arange(400) % 8 == 1)
     table = table[is_rare].reset_index(drop=True)
     samples = open_samples(np.zeros((len(table), 3), np.float32), table)
@@ -180,14 +180,14 @@ def test_estimators_get_the_weights_of_the_rows():
 def test_an_estimator_refuses_methods_that_need_layers():
     samples, task, fold = make_fold()
     recipe = replace(RECIPE, network="sklearn.linear_model:LogisticRegression", network_options={})
-    with pytest.raises(OptionError, match="pmdn.*needs a network of torch.*residualized-inputs"):
+    with pytest.raises(OptionError, match=r"pmdn.*needs a network of torch.*residualized-inputs"):
         fit_fold(samples, task, fold, recipe)
 
 
 def test_own_code_is_not_run_without_trust(tmp_path):
     samples, task, fold = make_fold()
     state = fit_fold(samples, task, fold, RECIPES["forest"]).model.to_state()
-    with pytest.raises(OptionError, match="RandomForestClassifier.*trust=True"):
+    with pytest.raises(OptionError, match=r"RandomForestClassifier.*trust=True"):
         FittedModel.from_state(state)
 
 
@@ -230,9 +230,7 @@ def test_the_confound_leaves_and_the_label_stays():
         outputs = fit_fold(samples, task, fold, replace(RECIPES[name], schedule=schedule)).outputs
         truth = samples.table["label"].iloc[fold.test].eq("case").to_numpy()
         test = samples.table.iloc[fold.test]
-        centred = outputs[:, 0] - np.where(
-            truth, outputs[truth].mean(), outputs[~truth].mean()
-        )
+        centred = outputs[:, 0] - np.where(truth, outputs[truth].mean(), outputs[~truth].mean())
         design = dc.Design(CONFOUNDS).fit(test)
         metadata = design.encode(test, dtype=np.float64)
         r2 = LinearRegression().fit(metadata, centred).score(metadata, centred)
@@ -283,9 +281,7 @@ def test_pretrained_weights_are_read_and_frozen_ones_stay(tmp_path):
     samples, task, fold = make_fold()
     first = fit_fold(samples, task, fold, RECIPES["none"]).model.method.network
     torch.save(first.state_dict(), tmp_path / "weights.pt")
-    recipe = replace(
-        RECIPES["none"], weights=str(tmp_path / "weights.pt"), freeze=["fc1"]
-    )
+    recipe = replace(RECIPES["none"], weights=str(tmp_path / "weights.pt"), freeze=["fc1"])
     second = fit_fold(samples, task, fold, recipe, seed=9).model.method.network
     ours, theirs = dict(first.named_parameters()), dict(second.named_parameters())
     assert torch.equal(ours["fc1.weight"], theirs["fc1.weight"])

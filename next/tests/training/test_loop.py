@@ -1,4 +1,4 @@
-"""The training loop: what is fitted to which rows, what is kept, and that a stop changes nothing."""
+"""The training loop: what is fitted to which rows, what is kept, and what a stop changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = [name for name in METHODS if name != "residualized-inputs"]
 def by_hand(method: Method, fitting: Part, held_out: Part, schedule: Schedule, seed: int) -> dict:
     """Return the best state of a loop written out with torch alone, for methods without dropout."""
     optimizer = torch.optim.AdamW(
-        method.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay
+        method.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay, fused=True
     )
     best_loss, best_state = float("inf"), {}
     for epoch in range(schedule.epochs):
@@ -108,8 +108,8 @@ def test_a_stopped_training_goes_on_with_the_numbers_of_an_undisturbed_one(
     arguments = parts["train"], parts["validation"], binary_cross_entropy, SCHEDULE
     whole = make()
     expected = train(whole, *arguments)
+    stopped = {"checkpoint": tmp_path / "last.pt", "checkpoint_seconds": 0}
     with pytest.raises(Stopped):
-        stopped = {"checkpoint": tmp_path / "last.pt", "checkpoint_seconds": 0}
         train(make(), *arguments, **stopped, on_validation=stop)
     resumed = make()
     progress = train(resumed, *arguments, checkpoint=tmp_path / "last.pt")

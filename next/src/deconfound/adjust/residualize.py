@@ -154,6 +154,7 @@ def read_rows(features: ArrayLike, metadata: ArrayLike, design: Design) -> tuple
 
 
 def check_finite(name: str, values: Array, is_needed: NDArray[np.bool_]) -> None:
+    """Refuse rows that are needed and hold NaN or infinity."""
     rows = np.flatnonzero(is_needed & ~np.isfinite(values).all(axis=1))
     if len(rows):
         raise ShapeError(

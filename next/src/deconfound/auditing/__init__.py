@@ -3,6 +3,7 @@
 from deconfound.auditing.audit import OnProgress, audit
 from deconfound.auditing.audit_result import Audit
 from deconfound.auditing.files import audit_files
+from deconfound.auditing.formats import format_estimate, format_interval, format_number, format_p
 from deconfound.auditing.result import (
     LEAST_POWER,
     About,
@@ -13,6 +14,7 @@ from deconfound.auditing.result import (
     Sensitivity,
     Verdict,
 )
+from deconfound.auditing.sentences import headline, scores_by_measure
 
 __all__ = [
     "LEAST_POWER",
@@ -27,4 +29,10 @@ __all__ = [
     "Verdict",
     "audit",
     "audit_files",
+    "format_estimate",
+    "format_interval",
+    "format_number",
+    "format_p",
+    "headline",
+    "scores_by_measure",
 ]

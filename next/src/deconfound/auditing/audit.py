@@ -42,6 +42,7 @@ def audit(  # noqa: PLR0913
     resampling: Resampling | None = None,
     planted: float | None = 0.5,
     probes: bool = True,
+    leaks: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Audit:
     """Measure what is left of confounds in a model's outputs, and what the model is worth.
@@ -72,6 +73,7 @@ def audit(  # noqa: PLR0913
         planted: The size in sd of leaks that are planted into the table, to see how many the test
             would find. None leaves them out.
         probes: Whether to cross-validate models that read each confound from the outputs.
+        leaks: Whether to test for leaks. False measures the performance alone, which is quick.
         on_progress: Called with the number of the step, the number of steps, and a description.
 
     Raises:
@@ -112,6 +114,7 @@ def audit(  # noqa: PLR0913
     # Outputs first: their verdicts are what most users ask for.
     sources = [Source(model.name, False, model.matrix) for model in models]
     sources += [Source(name, True, values) for name, values in arrays.items()]
+    sources = sources if leaks else []
     used = resampling or Resampling()
     # Features alone have no performance.
     scored = intake.labels if models else ()

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from deconfound.auditing.result import About, Performance, Verdict
-from deconfound.auditing.sentences import methods_paragraph, summarise
+from deconfound.auditing.sentences import confounds_help, methods_paragraph, summarise
 from deconfound.errors import OptionError
 from deconfound.table import Note
 
@@ -89,6 +89,22 @@ class Audit:
             )
         return pd.DataFrame(rows)
 
+    def render(
+        self, template: str = "page.html.j2", package: str | None = None, **values: Any
+    ) -> str:
+        """Return the audit as HTML: one page that needs no network, or another template.
+
+        Args:
+            template: The file of a template.
+            package: A package whose folder `templates` has the template. It may extend
+                `page.html.j2`.
+            **values: What the template reads beside the data of `to_dict`.
+        """
+        # Imported here, because templates and figures are slow to import.
+        from deconfound.auditing.page import render_template
+
+        return render_template(template, self.to_dict(), package, **values)
+
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the audit: a page (.html), all numbers (.json), or the verdicts (.csv).
 
@@ -104,9 +120,7 @@ class Audit:
         if not target.parent.is_dir():
             raise OptionError(f"There is no folder {str(target.parent)!r}. Make it first.")
         if target.suffix == ".html":
-            from deconfound.auditing.page import render_page
-
-            text = render_page(self.to_dict())
+            text = self.render()
         elif target.suffix == ".json":
             text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False)
         else:
@@ -118,15 +132,13 @@ class Audit:
         return "\n".join(self.summary)
 
     def _repr_html_(self) -> str:
-        # Imported here, because templates and figures are slow to import.
-        from deconfound.auditing.page import render_summary
-
-        return render_summary(self.to_dict())
+        return self.render("summary.html.j2")
 
 
 def _performance_data(row: Performance) -> dict[str, Any]:
-    """Return a row of performance as data, with whether its balanced score may be judged."""
+    """Return a row of performance as data, with what can be concluded from it."""
     data = asdict(row)
+    data["confounds_help"] = confounds_help(row)
     data["honest"]["has_enough_people"] = row.honest.has_enough_people
     return data
 

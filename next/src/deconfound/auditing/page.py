@@ -1,11 +1,12 @@
-"""The page of an audit: one HTML file without scripts, made from `Audit.to_dict()` alone."""
+"""Pages: one HTML file each, without scripts, made from the data of an audit by a template."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from deconfound.auditing.figures import draw_effects, name_source
 from deconfound.auditing.formats import format_interval, format_number, format_p
@@ -22,32 +23,30 @@ SCORE_NAMES = {
 }
 
 
-def render_page(data: Mapping[str, Any]) -> str:
-    """Return the page as HTML.
-
-    The page is one file that needs no network. All texts from the table are escaped.
+def render_template(
+    name: str, data: Mapping[str, Any], package: str | None = None, **values: Any
+) -> str:
+    """Return a template as HTML. All texts from the table are escaped.
 
     Args:
+        name: The file of the template.
         data: The result of `Audit.to_dict()`.
+        package: A package whose folder `templates` has the template. Those of this room can be
+            extended and included there.
+        **values: Further values that the template reads.
     """
     about = data["about"]
     names = [UNNAMED.get(name, name) for name in [*about["models"], *about["features"]]]
-    template = _environment().get_template("page.html.j2")
-    return template.render(data, names=names, figure=draw_effects(data["verdicts"]))
+    template = _environment(package).get_template(name)
+    # Summaries in notebooks have no figure, which is slow to draw.
+    figure = partial(draw_effects, data["verdicts"])
+    return template.render(data, names=names, figure=figure, **values)
 
 
-def render_summary(data: Mapping[str, Any]) -> str:
-    """Return the answer and the table of verdicts as an HTML fragment for notebooks.
-
-    Args:
-        data: The result of `Audit.to_dict()`.
-    """
-    return _environment().get_template("summary.html.j2").render(data)
-
-
-def _environment() -> Environment:
+def _environment(package: str | None) -> Environment:
+    packages = ["deconfound.auditing", *([package] if package else [])]
     environment = Environment(
-        loader=PackageLoader("deconfound.auditing", "templates"),
+        loader=ChoiceLoader([PackageLoader(name, "templates") for name in packages]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

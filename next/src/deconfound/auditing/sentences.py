@@ -15,7 +15,7 @@ from deconfound.auditing.result import (
     Verdict,
     grade_of,
 )
-from deconfound.metrics import Estimate
+from deconfound.metrics import Estimate, HonestScore
 from deconfound.table import Note
 
 # Scores that differ by less are called nearly equal.
@@ -143,6 +143,8 @@ def _performance_methods(performance: Sequence[Performance]) -> list[str]:
 
 
 def _describe_leaks(verdicts: Sequence[Verdict], about: About) -> str:
+    if not verdicts:
+        return "Leaks were not tested."
     leaks, negative, unanswered = _split(verdicts)
     sentences = _describe_findings(leaks, about)
     if leaks and negative:
@@ -234,14 +236,8 @@ def _describe_performance(performance: Sequence[Performance], about: About) -> s
 
 def _describe_one_score(row: Performance) -> str:
     honest, score = row.honest, SCORE_NAMES[row.honest.label]
-    within, balanced = _lowest_within(row), honest.balanced
-    # Weights also change the variance of a numeric label, and with it R².
-    rivals = [] if honest.label == "numeric" else [balanced.value, within[1].value]
-    least = honest.plain.value - NEARLY
-    # A difference within the interval may be chance. Comparisons with NaN are false.
-    limit = honest.plain.low if honest.plain.low < least else least
-    helped = any(value < limit for value in rivals)
-    clause = ", where the confounds help," if helped else ""
+    within, balanced = _lowest_within(honest), honest.balanced
+    clause = ", where the confounds help," if confounds_help(row) else ""
     sentences = [
         f"As sampled{clause} {_model(row)} has {score} of {format_estimate(honest.plain)} for "
         f"{row.label}."
@@ -261,6 +257,18 @@ def _describe_one_score(row: Performance) -> str:
     return _join_sentences(sentences)
 
 
+def confounds_help(row: Performance) -> bool:
+    """Return True if a model scores higher as sampled than where the confounds cannot help."""
+    honest = row.honest
+    # Weights also change the variance of a numeric label, and with it R².
+    if honest.label == "numeric":
+        return False
+    least = honest.plain.value - NEARLY
+    # A difference within the interval may be chance. Comparisons with NaN are false.
+    limit = honest.plain.low if honest.plain.low < least else least
+    return any(score.value < limit for score in (honest.balanced, _lowest_within(honest)[1]))
+
+
 def _describe_best(rows: Sequence[Performance]) -> str:
     """Return a sentence on the best score for one label where the confounds cannot help."""
     scores = [_headline(row) for row in rows]
@@ -275,19 +283,35 @@ def _describe_best(rows: Sequence[Performance]) -> str:
     )
 
 
+def scores_by_measure(honest: HonestScore) -> dict[str, Estimate]:
+    """Return the scores by name: "balanced", "within strata of <confound>" and "as sampled"."""
+    within = honest.within_strata.items()
+    strata = {f"within strata of {confound}": estimate for confound, estimate in within}
+    return {"balanced": honest.balanced, **strata, "as sampled": honest.plain}
+
+
+def headline(honest: HonestScore) -> str:
+    """Return the name of the score by which models are compared, as in `scores_by_measure`.
+
+    It is the balanced score if each class has 50 effective people, else the lowest score within
+    strata of a confound. Where neither is known, it is the score as sampled.
+    """
+    if honest.has_enough_people and not isnan(honest.balanced.value):
+        return "balanced"
+    confound, within = _lowest_within(honest)
+    return "as sampled" if isnan(within.value) else f"within strata of {confound}"
+
+
 def _headline(row: Performance) -> tuple[str, Estimate]:
-    """Return the score by which models are compared, after the words for how it was made."""
-    confound, within = _lowest_within(row)
-    if row.honest.has_enough_people and not isnan(row.honest.balanced.value):
-        return f"under weights that {_independence(row)}", row.honest.balanced
-    if not isnan(within.value):
-        return f"within strata of {confound}", within
-    return "as sampled", row.honest.plain
+    """Return the words for the score by which models are compared, and this score."""
+    measure = headline(row.honest)
+    words = f"under weights that {_independence(row)}" if measure == "balanced" else measure
+    return words, scores_by_measure(row.honest)[measure]
 
 
-def _lowest_within(row: Performance) -> tuple[str, Estimate]:
+def _lowest_within(honest: HonestScore) -> tuple[str, Estimate]:
     """Return the confound with the lowest score within its strata, and this score."""
-    known = [item for item in row.honest.within_strata.items() if not isnan(item[1].value)]
+    known = [item for item in honest.within_strata.items() if not isnan(item[1].value)]
     return min(known, key=lambda item: item[1].value, default=("", Estimate(float("nan"))))
 
 

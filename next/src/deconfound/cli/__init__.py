@@ -1,4 +1,4 @@
-"""The command line: `deconfound audit`.
+"""The command line: `deconfound init`, `fit`, `compare`, `predict` and `audit`.
 
 Commands import the library when they run, so that `deconfound --help` takes no time.
 """

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from deconfound import __version__
+from deconfound.cli import commands
 from deconfound.cli.audit import EXAMPLE, audit
 from deconfound.cli.options import echo
 
@@ -19,7 +20,9 @@ app = typer.Typer(
     # Names of columns may contain brackets, which rich would take for styles.
     rich_markup_mode=None,
 )
-app.command("audit", epilog=EXAMPLE)(audit)
+for command in (commands.init, commands.fit, commands.compare, commands.predict):
+    app.command()(command)
+app.command(epilog=EXAMPLE)(audit)
 
 
 def _show_version(should_show: bool) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
-from io import StringIO
-from math import isnan
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deconfound.cli.options import echo, errors_as_sentences, name_options, parse_pairs, split_list
+from deconfound.cli import options
+from deconfound.cli.options import echo
 from deconfound.cli.progress import show_progress
 from deconfound.errors import OptionError
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 # Codes with which `--check` ends.
 CLEAN, LEAK, UNKNOWN = 0, 1, 3
-# A table in a pipe has no lines to wrap.
-WIDTH_OF_PIPE = 100_000
 
 EXAMPLE = (
     "Example: deconfound audit predictions.csv --table people.csv --id participant_id "
@@ -34,89 +29,87 @@ EXAMPLE = (
 Predictions = Annotated[
     list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ: one file per model.")
 ]
-Model = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Several models in one file.")
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME=COLUMN", help="Several models in one file."),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="The page: .html, or .json or .csv.", show_default="audit.html")
 ]
 
 
+@options.command
 def audit(  # noqa: PLR0913
     predictions: Predictions,
-    confound: Annotated[list[str], typer.Option(help="Column that should not matter. Repeat it.")],
-    label: Annotated[list[str] | None, typer.Option(help="Column that the model predicts.")] = None,
+    confounds: options.Confounds,
+    labels: options.Labels = None,
     table: Annotated[Path | None, typer.Option(help="Table of people.")] = None,
-    id: Annotated[str | None, typer.Option(help="Column that joins the files.")] = None,
+    id: options.Id = None,
     features: Annotated[Path | None, typer.Option(help="Features to audit as well.")] = None,
-    model: Model = None,
+    models: Models = None,
     outputs: Annotated[str | None, typer.Option(help="Columns of outputs: prob_AD,prob_CN")] = None,
     classes: Annotated[str | None, typer.Option(help="Class of each column: AD,CN")] = None,
-    positive: Annotated[str | None, typer.Option(help="Level of a high score: AD")] = None,
-    person: Annotated[str | None, typer.Option(help="Column of people with several rows.")] = None,
+    positive: options.Positive = None,
+    person: options.Person = None,
     fold: Annotated[str | None, typer.Option(help="Column of test folds.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
-    type: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=KIND", help="KIND is numeric or categorical."),
-    ] = None,
+    types: options.Types = None,
     planted: Annotated[
         float, typer.Option(help="Size of planted leaks in sd; 0 leaves them out.")
     ] = 0.5,
     permutations: Annotated[int, typer.Option(help="Permutations for each p-value.")] = 499,
     bootstraps: Annotated[int, typer.Option(help="Samples for each interval.")] = 500,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The page: .html, or .json or .csv.", show_default="audit.html"),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing --out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON alone.")] = False,
+    out: Out = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
     check: Annotated[
         bool,
         typer.Option("--check", help="End with 1 for a leak, 3 if none could be excluded, else 0."),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress and no table.")] = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Measure what is left of confounds in predictions, and write a page about it."""
-    with errors_as_sentences():
-        if check and not planted > 0:
-            raise OptionError("--check needs planted leaks. Write --planted .5 or another size.")
-        target = out if out is not None or as_json else Path("audit.html")
-        _check_target(target, [*predictions, *filter(None, (table, features))], force)
-        from deconfound.auditing import audit_files
-        from deconfound.metrics import Resampling
+    if check and not planted > 0:
+        raise OptionError("--check needs planted leaks. Write --planted .5 or another size.")
+    target = out if out is not None or as_json else Path("audit.html")
+    _check_target(target, [*predictions, *filter(None, (table, features))], force)
+    from deconfound.auditing import audit_files
+    from deconfound.metrics import Resampling
 
-        models = parse_pairs(model, "--model")
-        types: dict[str, Any] = parse_pairs(type, "--type")
-        with show_progress(quiet) as on_progress:
-            result = audit_files(
-                predictions,
-                confounds=confound,
-                labels=label or [],
-                table=table,
-                id=id,
-                features=features,
-                models={name: split_list(columns) for name, columns in models.items()},
-                outputs=split_list(outputs),
-                classes=split_list(classes),
-                positive=positive,
-                person=person,
-                fold=fold,
-                weight=weight,
-                types=types,
-                resampling=Resampling(permutations, bootstraps, seed),
-                planted=planted or None,
-                on_progress=on_progress,
-            )
-        if target is not None:
-            result.save(target)
-        if as_json:
-            echo(json.dumps(result.to_dict(), indent=1, allow_nan=False))
-        elif not quiet:
-            echo(_format_result(result))
-            echo(f"Wrote {target}")
-        if check:
-            code, reason = _judge(result)
-            echo(reason, is_error=as_json)
-            raise typer.Exit(code)
+    columns = options.parse_pairs(models, "--model")
+    kinds: dict[str, Any] = options.parse_pairs(types, "--type")
+    with show_progress(quiet) as on_progress:
+        result = audit_files(
+            predictions,
+            confounds=confounds,
+            labels=labels or (),
+            table=table,
+            id=id,
+            features=features,
+            models={name: options.split_list(text) for name, text in columns.items()},
+            outputs=options.split_list(outputs),
+            classes=options.split_list(classes),
+            positive=positive,
+            person=person,
+            fold=fold,
+            weight=weight,
+            types=kinds,
+            resampling=Resampling(permutations, bootstraps, seed),
+            planted=planted or None,
+            on_progress=on_progress,
+        )
+    if target is not None:
+        result.save(target)
+    if as_json:
+        echo(json.dumps(result.to_dict(), indent=1, allow_nan=False))
+    elif not quiet:
+        echo(_format_result(result))
+        echo(f"Wrote {target}")
+    if check:
+        code, reason = _judge(result)
+        echo(reason, is_error=as_json)
+        raise typer.Exit(code)
 
 
 def _check_target(target: Path | None, read: Iterable[Path], force: bool) -> None:
@@ -169,26 +162,20 @@ def _list_pairs(verdicts: Sequence[Verdict]) -> str:
 
 def _format_result(result: Audit) -> str:
     """Return the answer, a table of the verdicts, how outputs were read, and the notes."""
-    from rich.console import Console
-    from rich.table import Table
+    from deconfound.auditing import format_interval, format_p
 
-    width = get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_PIPE
-    view = Table(box=None, pad_edge=False)
-    for name in ("model", "confound", "answer", "grade", "effect", "95 % interval", "p (Holm)"):
-        view.add_column(name, overflow="fold")
-    for verdict in result.verdicts:
-        effect = verdict.effect
-        interval = "–" if isnan(effect.low) else f"{effect.low:.3f} to {effect.high:.3f}"
-        grade = verdict.grade if verdict.answer == "found" else "–"
-        cells = (verdict.model, verdict.confound, verdict.answer, grade)
-        view.add_row(*cells, _format(effect.value), interval, _format(verdict.holm))
-    # Texts from data are never styles.
-    console = Console(file=StringIO(), width=width, markup=False, highlight=False, emoji=False)
-    console.print(view)
-    table = console.file.getvalue()  # type: ignore[attr-defined]
-    notes = [name_options(str(note)) for note in result.notes]
-    return "\n".join([*result.summary, "", table, *result.about.reading, *notes])
-
-
-def _format(value: float) -> str:
-    return "–" if isnan(value) else f"{value:.3f}"
+    rows = [
+        {
+            "model": verdict.model,
+            "confound": verdict.confound,
+            "answer": verdict.answer,
+            "grade": verdict.grade if verdict.answer == "found" else "–",
+            "effect": verdict.effect.value,
+            "95 % interval": format_interval(verdict.effect.low, verdict.effect.high) or "–",
+            "p (Holm)": format_p(verdict.holm),
+        }
+        for verdict in result.verdicts
+    ]
+    notes = [options.translate(str(note), audit) for note in result.notes]
+    table = options.format_table(rows)
+    return "\n".join([*result.summary, "", table, "", *result.about.reading, *notes])

@@ -1,4 +1,4 @@
-"""What commands share: parsing of options, and errors as sentences that name options."""
+"""What commands share: their streams, tables and options, and errors that name these options."""
 
 from __future__ import annotations
 
@@ -7,31 +7,49 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from deconfound.errors import DeconfoundError, OptionError
 
-# Codes with which a command ends; 1 is left to findings.
-BAD_USE, CRASHED, INTERRUPTED = 2, 70, 130
+Command = Callable[..., None]
 
-# Advice in Python, and the same on the command line.
+# Codes with which a command ends; 1 is left to findings.
+FINDING, BAD_USE, CRASHED, INTERRUPTED = 1, 2, 70, 130
+# A table in a pipe has no lines to wrap.
+WIDTH_OF_PIPE = 100_000
+
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", help="Column that the model predicts. Repeat it.")
+]
+Confounds = Annotated[
+    list[str], typer.Option("--confound", help="Column that should not matter. Repeat it.")
+]
+Id = Annotated[str | None, typer.Option(help="Column that joins the table and other files.")]
+Person = Annotated[str | None, typer.Option(help="Column of people with several rows.")]
+Positive = Annotated[str | None, typer.Option(help="Level of a high score: AD")]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="COLUMN=KIND", help="KIND is numeric or categorical."),
+]
+Source = Annotated[
+    Path | None, typer.Option("--images", help="Folder of images or scans, or an array file.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no table.")]
+
+# Advice in Python that has another form on the command line, or none.
 _REWRITES = (
-    (r"\bmodels=\{'([^']*)': '([^']*)'[^}]*\}", r"--model \1=\2"),
     (r"\boutputs=\{'([^']*)': …\}", r"--model \1=\1"),
-    (r"\btypes=\{'([^']*)': '([^']*)'\}", r"--type \1=\2"),
-    (r"\b(id|table|positive)='([^']*)'", r"--\1 \2"),
-    (r"\b(classes|outputs)=\[([^\]]*)\]", r"--\1 \2"),
-    (r"\b(id|table|models|outputs|classes|positive|planted)=(?=[\s.,;])", r"--\1"),
-    (r"`(permutations|bootstraps|seed)`", r"--\1"),
     (r"\bplanted must be a number of sd, 0 or more, or None", "--planted must be 0 or more"),
-    (r"\b(stands|and) in (confound|label)s\b", r"\1 in --\2"),
-    (r"\b(stands|and) in (person|fold|weight)\b", r"\1 in --\2"),
-    (r"\b(confound|label)s must", r"--\1 must"),
-    (r"--models\b", "--model"),
-    # Python alone can do these.
     (r": table\.dropna\([^)]*\)", ""),
     (r", as pandas\.to_numeric\(values, errors='coerce'\) does,", ","),
     (r"; pandas\.read_csv\(.*?\) makes them", ""),
@@ -41,28 +59,37 @@ _REWRITES = (
     (r", or keep the text: text=\[.*?\]", ""),
     (r"pass the DataFrame table\.T", "transpose the table"),
 )
+# Values as Python writes them: texts, lists and mappings of texts, numbers.
+_VALUE = r"'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w.-]*\w"
 
 
-@contextmanager
-def errors_as_sentences() -> Iterator[None]:
-    """Print errors of the library as sentences, and end the command with its code for them."""
-    try:
-        yield
-    except DeconfoundError as error:
-        echo(f"Error: {name_options(str(error))}", is_error=True)
-        raise typer.Exit(BAD_USE) from None
-    except KeyboardInterrupt:
-        echo("Stopped.", is_error=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except (OSError, MemoryError) as error:
-        echo(f"Error: {error or 'There is not enough memory.'}", is_error=True)
-        raise typer.Exit(BAD_USE) from None
-    except (typer.Exit, typer.Abort):
-        raise
-    except Exception:
-        # Python would end with 1, which `--check` has for a leak.
-        traceback.print_exc()
-        raise typer.Exit(CRASHED) from None
+def command(function: Command) -> Command:
+    """Return a command that prints errors and warnings as sentences, and ends with their code."""
+
+    def show_warning(message: Warning | str, *_: Any) -> None:
+        echo(f"Note: {translate(str(message), function)}", is_error=True)
+
+    @wraps(function)
+    def run(*arguments: Any, **options: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.showwarning = show_warning  # type: ignore[assignment]
+            try:
+                function(*arguments, **options)
+            except (typer.Exit, typer.Abort):
+                raise
+            except KeyboardInterrupt:
+                echo("Stopped.", is_error=True)
+                raise typer.Exit(INTERRUPTED) from None
+            except (DeconfoundError, OSError, MemoryError) as error:
+                text = str(error) or "There is not enough memory."
+                echo(f"Error: {translate(text, function)}", is_error=True)
+                raise typer.Exit(BAD_USE) from None
+            except Exception:
+                # Python would end with 1, which is the code of findings.
+                traceback.print_exc()
+                raise typer.Exit(CRASHED) from None
+
+    return run
 
 
 def echo(text: str, is_error: bool = False) -> None:
@@ -74,20 +101,85 @@ def echo(text: str, is_error: bool = False) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def name_options(message: str) -> str:
-    """Return a message with options of commands instead of arguments in Python.
+def translate(message: str, function: Command) -> str:
+    """Return a message with the options of a command instead of arguments in Python."""
+    names = {}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        option = next(iter(getattr(hint, "__metadata__", ())), None)
+        if isinstance(option, OptionInfo):
+            # Within Annotated, typer keeps the first text of an option as its default.
+            names[name] = option.default if isinstance(option.default, str) else f"--{name}"
+    return name_options(message, names)
+
+
+def name_options(message: str, names: Mapping[str, str]) -> str:
+    """Return a message with options instead of arguments in Python, or of keys of a config.
+
+    Args:
+        message: The message.
+        names: For each argument its option.
 
     Example:
-        >>> name_options("Write types={'site': 'numeric'} or classes=['CN', 'AD'].")
+        >>> advice = "Write types={'site': 'numeric'} or classes=['CN', 'AD']."
+        >>> name_options(advice, {"types": "--type", "classes": "--classes"})
         'Write --type site=numeric or --classes CN,AD.'
+        >>> name_options("Write data.types: {site: numeric}.", {"types": "--type"})
+        'Write --type site=numeric.'
     """
     for pattern, replacement in _REWRITES:
         message = re.sub(pattern, replacement, message, flags=re.MULTILINE)
-    return re.sub(
-        r"--(?:classes|outputs) '[^']*'(?:, '[^']*')*",
-        lambda match: match[0].replace("', '", ",").replace("'", ""),
-        message,
+    name = rf"(?P<name>{'|'.join(names) or '(?!)'})"
+    forms = (
+        rf"(?<![\w.-]){name}=(?P<value>{_VALUE})?",
+        rf"\b(?:data|design|splits)\.{name}: (?P<value>{_VALUE})",
+        rf"(?<![\w.-]){name}\[(?P<value>'[^']*')\]",
+        rf"`{name}`(?P<value>)",
+        rf"(?<![\w.-]){name}(?P<value>)(?= must\b)",
+        rf"(?<=\bin ){name}(?P<value>)(?= and in|\. Give)",
     )
+
+    def write(match: re.Match[str]) -> str:
+        value = (match["value"] or "").replace("'", "")
+        if value.startswith("{"):
+            value = value.strip("{}").split(",")[0].replace(": ", "=")
+        value = "" if value == "True" else value.strip("[]").replace(", ", ",")
+        return f"{names[match['name']]} {value}".strip()
+
+    for form in forms:
+        message = re.sub(form, write, message)
+    return message
+
+
+def format_table(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Return a table of texts and numbers as lines of text, in which no cell is cut.
+
+    Columns that do not fit the terminal go below, beside the first column again. In a pipe there
+    is one line per row.
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    from deconfound.auditing import format_number
+
+    width = get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_PIPE
+    first, *others = rows[0]
+    columns = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        texts = [format_number(one) if isinstance(one, float) else str(one) for one in values]
+        cells = [" ".join(text.split()) for text in (str(name), *texts)]
+        longest = max(map(cell_len, cells))
+        columns[name] = [set_cell_size(cell, longest) for cell in cells]
+    blocks = [[first]]
+    for name in others:
+        heads = [columns[one][0] for one in (*blocks[-1], name)]
+        if cell_len("  ".join(heads)) > width and len(blocks[-1]) > 1:
+            blocks.append([first])
+        blocks[-1].append(name)
+    lines = []
+    for block in blocks:
+        rows_of_block = zip(*(columns[name] for name in block), strict=True)
+        lines += ["", *("  ".join(cells).rstrip() for cells in rows_of_block)]
+    return "\n".join(lines[1:])
 
 
 def split_list(text: str | None) -> list[str]:

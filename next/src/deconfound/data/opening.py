@@ -25,7 +25,7 @@ from deconfound.data.matching import Matching, Pairs, read_frame
 from deconfound.data.samples import SampleKind, Samples, digest, digest_array
 from deconfound.data.scans import SCAN_ENDINGS
 from deconfound.errors import OptionError, ShapeError, TableError
-from deconfound.table import Kind, Table, format_names, read_columns
+from deconfound.table import Kind, Table, format_names, read_columns, read_table
 
 # A path; an array, tensor, table or dataset.
 Source = Any
@@ -162,12 +162,16 @@ def _open_table(
         usual = [str(name) for name in columns if name not in (*roles, matching.id)]
         names = select_names([*map(str, pairs.table)], features, usual, "feature column")
         try:
-            encoder = FeatureEncoder.fit(pairs.table, names, types)
+            # Columns with their kinds are parsed once, and not again to encode them.
+            kinds = {name: kind for name, kind in (types or {}).items() if name in names}
+            typed = read_table(read_columns(pairs.table, names), types=kinds)
+            encoder = FeatureEncoder.fit(typed, names, types)
         except TableError as error:
             columns_in_doubt = dict.fromkeys(getattr(fault, "column", "") for fault in error.faults)
             excluded = [f"-{name}" for name in columns_in_doubt]
             fix = f"Or leave these columns out of the features: features={excluded}."
             raise TableError(*error.faults, fix) from None
+        return _make(encoder.encode(typed), "table", pairs, encoder=encoder)
     return _make(encoder.encode(pairs.table), "table", pairs, encoder=encoder)
 
 

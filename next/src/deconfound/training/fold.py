@@ -6,11 +6,14 @@ confounds and W-scores are fitted to them. No test row and no test label reaches
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -18,8 +21,7 @@ from torch import Tensor, nn
 from deconfound.adjust import WScores
 from deconfound.data import Samples
 from deconfound.design import Design, source_columns
-from deconfound.errors import OptionError, StateError, TableError
-from deconfound.methods import Method
+from deconfound.errors import DeconfoundWarning, OptionError, StateError, TableError
 from deconfound.table import read_columns, to_levels
 from deconfound.training.augment import Augment
 from deconfound.training.estimators import EstimatorMethod
@@ -114,7 +116,9 @@ def fit_fold(  # noqa: PLR0913
     )
     # Without their labels, which nothing may read.
     tested = samples.x[fold.test], samples.table.iloc[fold.test].drop(columns=list(task.labels))
-    features = model.features(*tested) if with_features else None
+    # An estimator of scikit-learn has none.
+    has_features = with_features and not isinstance(model.method, EstimatorMethod)
+    features = model.features(*tested) if has_features else None
     return FittedFold(fold.name, model, model.outputs(*tested), features, model.history, model.best)
 
 
@@ -132,38 +136,45 @@ def fit_model(  # noqa: PLR0913
 ) -> FittedModel:
     """Train a model on some rows, with other rows held out; arguments are those of `fit_fold`."""
     launcher = launcher or Plain()
-    training = samples.table.iloc[train_rows]
-    targets = task.encode(training)
-    _check_classes(task, targets)
+    # Training rows first. Each column of the table is read once for both parts.
+    rows, n = np.concatenate([train_rows, validation_rows]), len(train_rows)
+    table = samples.table.iloc[rows]
+    targets = task.encode(table)
+    _check_classes(task, targets[:n])
     weights = weigh_rows(samples.table, task, train_rows, validation_rows, recipe)
     kept = [*task.labels, *recipe.keep]
     design = Design(recipe.confounds, kept, types=recipe.types, unseen=recipe.unseen)
-    design.fit(training, weights.design)
-    data = _FoldData(
-        samples=samples,
-        task=task,
-        design=design,
-        inputs=Inputs.from_rows(samples.x, train_rows),
-        units=Units.fit(targets) if task.kind == "numeric" else None,
-        recipe=recipe,
-        stratum=_choose_stratum(design, recipe.stratum),
+    design.fit(table.iloc[:n], weights.design)
+    inputs = Inputs.from_rows(samples.x, train_rows).to(launcher.device)
+    units = Units.fit(targets[:n]) if task.kind == "numeric" else None
+    stratum = _choose_stratum(design, recipe.stratum)
+    architecture = Architecture.from_recipe(recipe, samples.shape, stratum)
+    example = inputs(as_tensor(samples.x[train_rows[:2]]).to(launcher.device))
+    # Equal seeds give all methods the same first weights.
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        method = architecture.make(task, design, example.cpu(), seed, partial(_prepare, recipe))
+    model = FittedModel(task, design, inputs, method, architecture, units, weights.shift)
+    data = _FoldRows(
+        x=as_tensor(samples.x),
+        rows=torch.from_numpy(rows),
+        metadata=torch.from_numpy(design.encode(table)),
+        target=torch.from_numpy(targets if units is None else units.to_units(targets)),
+        stratum=None if stratum is None else _encode_stratum(table, design, stratum),
+        is_control=is_control(table, recipe.controls) if recipe.controls else None,
+        inputs=inputs,
         device=launcher.device,
     )
-    method = data.make_method(train_rows, seed)
-    model = FittedModel(
-        task, design, data.inputs, method, data.architecture, data.units, weights.shift
-    )
     if isinstance(method, EstimatorMethod):
-        method.fit(data.part(train_rows, draw=weights.draw, weight=weights.draw).batches)
+        method.fit(data.part(slice(n), draw=weights.draw, weight=weights.draw).batches)
     else:
-        held_out = None
-        if len(validation_rows):
-            held_out = data.part(validation_rows, weight=weights.validation)
+        held_out = data.part(slice(n, None), weight=weights.validation)
+        augment = Augment(**recipe.augment) if recipe.augment else None
         progress = train(
             method,
-            data.part(train_rows, draw=weights.draw, is_training=True),
-            held_out,
-            make_criterion(recipe.loss, task, prevalence=_shares(task, targets)),
+            data.part(slice(n), draw=weights.draw, augment=augment),
+            held_out if len(held_out) else None,
+            make_criterion(recipe.loss, task, prevalence=_shares(task, targets[:n])),
             recipe.schedule,
             launcher=launcher,
             seed=seed,
@@ -172,92 +183,81 @@ def fit_model(  # noqa: PLR0913
         )
         model.history, model.best = progress.history, progress.best
     if recipe.use_w_scores:
-        model.w_scores = _fit_w_scores(model, data, validation_rows)
+        model.w_scores = _fit_w_scores(model, samples, validation_rows, recipe)
     return model
 
 
 @dataclass(frozen=True, eq=False)
-class _FoldData:
-    """What all parts of a fold share."""
+class _FoldRows:
+    """Training rows, then validation rows, of which parts are taken by place.
 
-    samples: Samples
-    task: Task
-    design: Design
+    Attributes:
+        x: The stored values of all samples.
+        rows: The number of each row among the samples, shape `(n,)`.
+        metadata: Shape `(n, p)`.
+        target: Shape `(n,)` or `(n, k)`.
+        stratum: Shape `(n,)`; None without strata.
+        is_control: From which rows effects of confounds are learned, shape `(n,)`; None from all.
+        inputs: Scales stored values.
+        device: The device of the batches.
+    """
+
+    x: Tensor
+    rows: Tensor
+    metadata: Tensor
+    target: Tensor
+    stratum: Tensor | None
+    is_control: NDArray[np.bool_] | None
     inputs: Inputs
-    units: Units | None
-    recipe: Recipe
-    stratum: str | None
     device: torch.device
 
     def part(
         self,
-        rows: Rows,
+        places: slice,
         *,
         draw: Weights = None,
         weight: Weights = None,
-        is_training: bool = False,
+        augment: Augment | None = None,
     ) -> Part:
         """Return some rows as a part of the fold.
 
         Args:
-            rows: Rows of all samples, shape `(n,)`.
-            draw: The weight by which each is drawn, shape `(n,)`.
+            places: Which rows.
+            draw: The weight by which each is drawn.
             weight: What each counts for in the loss, and when confounds are fitted.
-            is_training: Whether the inputs of its batches are augmented.
+            augment: Varies the inputs of training batches.
         """
-        table = self.samples.table.iloc[rows]
-        target = self.task.encode(table)
-        if self.units is not None:
-            target = self.units.to_units(target)
         layer_weight = None if draw is not None else weight
-        if self.recipe.controls:
-            controls = is_control(table, self.recipe.controls)
-            layer_weight = np.where(controls, 1.0 if layer_weight is None else layer_weight, 0.0)
+        if self.is_control is not None:
+            others = 1.0 if layer_weight is None else layer_weight
+            layer_weight = np.where(self.is_control[places], others, 0.0)
         return Part(
-            as_tensor(self.samples.x),
-            torch.from_numpy(rows),
-            torch.from_numpy(self.design.encode(table)),
-            torch.from_numpy(target),
+            self.x,
+            self.rows[places],
+            self.metadata[places],
+            self.target[places],
             weight=_to_tensor(weight),
             layer_weight=_to_tensor(layer_weight),
-            stratum=None if self.stratum is None else self._encode_stratum(rows),
+            stratum=None if self.stratum is None else self.stratum[places],
             draw=_to_tensor(draw),
-            prepare=self.inputs.to(self.device),
-            augment=Augment(**self.recipe.augment) if is_training and self.recipe.augment else None,
+            prepare=self.inputs,
+            augment=augment,
             device=self.device,
         )
 
-    def make_method(self, rows: Rows, seed: int) -> Method:
-        """Return the method around a new network; equal seeds give equal first weights."""
-        example = self.part(rows[:2]).batch(torch.arange(2)).x
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            return self.architecture.make(self.task, self.design, example, seed, self._prepare)
 
-    def _prepare(self, network: nn.Module) -> None:
-        if self.recipe.weights is not None:
-            load_weights(network, self.recipe.weights)
-        freeze(network, self.recipe.freeze)
+def _prepare(recipe: Recipe, network: nn.Module) -> None:
+    """Load given weights, and freeze modules, before the method is made."""
+    if recipe.weights is not None:
+        load_weights(network, recipe.weights)
+    freeze(network, recipe.freeze)
 
-    @property
-    def architecture(self) -> Architecture:
-        """How the network and its method are made."""
-        return Architecture(
-            shape=tuple(self.samples.shape),
-            network=self.recipe.network,
-            network_options=dict(self.recipe.network_options),
-            method=self.recipe.method,
-            method_options=dict(self.recipe.method_options),
-            at=self.recipe.at,
-            stratum=self.stratum,
-        )
 
-    def _encode_stratum(self, rows: Rows) -> Tensor:
-        """Return the code of each row's stratum; -1 for a level without training rows."""
-        assert self.stratum is not None
-        cells = read_columns(self.samples.table, [self.stratum])[self.stratum].iloc[rows]
-        code_of = {level: code for code, level in enumerate(self.design.levels[self.stratum])}
-        return torch.tensor([code_of.get(level, -1) for level in to_levels(cells)])
+def _encode_stratum(table: pd.DataFrame, design: Design, stratum: str) -> Tensor:
+    """Return the code of each row's stratum; -1 for a level without training rows."""
+    code_of = {level: code for code, level in enumerate(design.levels[stratum])}
+    levels = to_levels(read_columns(table, [stratum])[stratum])
+    return torch.tensor([code_of.get(level, -1) for level in levels])
 
 
 def _choose_stratum(design: Design, name: str | None) -> str | None:
@@ -292,26 +292,27 @@ def _shares(task: Task, targets: NDArray[Any]) -> list[float]:
     return [float(share) for share in targets.mean(axis=0)]
 
 
-def _fit_w_scores(model: FittedModel, data: _FoldData, validation_rows: Rows) -> WScores:
+def _fit_w_scores(
+    model: FittedModel, samples: Samples, validation_rows: Rows, recipe: Recipe
+) -> WScores:
     """Fit W-scores to the validation rows that are controls."""
-    table = data.samples.table.iloc[validation_rows]
-    controls = data.recipe.controls
+    task, controls = model.task, recipe.controls
     if not controls:
-        if data.task.kind != "binary" or len(data.task.labels) > 1:
+        if task.kind != "binary" or len(task.labels) > 1:
             raise OptionError(
                 "W-scores need to know who is a control; got labels "
-                f"{', '.join(map(repr, data.task.labels))}. Write data.controls: column=level."
+                f"{', '.join(map(repr, task.labels))}. Write data.controls: column=level."
             )
-        controls = {data.task.labels[0]: data.task.levels[0][0]}
-    rows = validation_rows[is_control(table, controls)]
-    table = data.samples.table.iloc[rows]
+        controls = {task.labels[0]: task.levels[0][0]}
+    is_held_out = is_control(samples.table.iloc[validation_rows], controls)
+    rows = validation_rows[is_held_out]
+    table = samples.table.iloc[rows]
     try:
-        return WScores.from_controls(
-            model.outputs(data.samples.x[rows], table),
-            table,
-            data.recipe.confounds,
-            types=data.design.types,
-        )
+        outputs = model.outputs(samples.x[rows], table)
+        with warnings.catch_warnings():
+            # The design of the fold has warned of the same columns.
+            warnings.simplefilter("ignore", DeconfoundWarning)
+            return WScores.from_controls(outputs, table, recipe.confounds, types=recipe.types)
     except TableError as error:
         raise StateError(
             f"W-scores cannot be fitted to {len(rows)} held-out controls. {error}"

@@ -152,8 +152,9 @@ def make_criterion(
 
 def _weighted_mean(losses: Tensor, batch: Batch) -> Tensor:
     """Return Σᵢ wᵢ ℓᵢ / n from losses `(n,)`, or `(n, k)` with k labels."""
-    row_losses = losses.reshape(len(losses), -1).mean(dim=1)
-    return row_losses.mean() if batch.weight is None else (batch.weight * row_losses).mean()
+    if batch.weight is None:
+        return losses.mean()
+    return (batch.weight * losses.reshape(len(losses), -1).mean(dim=1)).mean()
 
 
 def _cross_entropies(logits: Tensor, target: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from deconfound.training.estimators import EstimatorMethod
 from deconfound.training.inputs import Inputs
 from deconfound.training.loop import outputs
 from deconfound.training.part import Part
+from deconfound.training.recipe import Recipe
 from deconfound.training.tasks import Task, Units
 
 Floats = NDArray[np.float32]
@@ -50,6 +51,19 @@ class Architecture:
     method_options: Mapping[str, Any]
     at: Any
     stratum: str | None
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, shape: tuple[int, ...], stratum: str | None) -> Self:
+        """Return the architecture of a recipe, for samples of this shape."""
+        return cls(
+            shape=tuple(shape),
+            network=recipe.network,
+            network_options=dict(recipe.network_options),
+            method=recipe.method,
+            method_options=dict(recipe.method_options),
+            at=recipe.at,
+            stratum=stratum,
+        )
 
     @property
     def runs_own_code(self) -> bool:

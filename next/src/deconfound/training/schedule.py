@@ -79,7 +79,9 @@ class Schedule:
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return an optimiser of those parameters that are not frozen."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        options = {"momentum": 0.9} if self.optimizer == "sgd" else {}
+        options: dict[str, Any] = {"momentum": 0.9} if self.optimizer == "sgd" else {}
+        # One call for all parameters, which Fabric does not let it clip under mixed precision.
+        options["fused"] = self.clip is None
         make: Any = OPTIMIZERS[self.optimizer]
         optimizer: Optimizer = make(trained, lr=self.lr, weight_decay=self.weight_decay, **options)
         return optimizer
