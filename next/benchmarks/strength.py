@@ -89,9 +89,9 @@ COMPARISON = (
     "## The product beside a loop by hand",
     "",
     "Mean AUC by hand (`benchmarks/strength_by_hand.py`) minus that of the product, with the",
-    "95 % interval over seeds. Rows, first weights and numbers of epochs are the same; validation",
-    "rows and the order of rows are drawn separately. Two sides agree if the interval holds 0 or",
-    "the difference is at most .01. With three seeds, intervals are wide.",
+    "95 % interval over seeds. Rows of all parts, first weights and epochs are the same; the order",
+    "of rows is drawn separately. Two sides agree if the interval holds 0 or the difference is at",
+    "most .01. With three seeds, intervals are wide.",
     "",
 )
 

@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import WeightedRandomSampler
 
 import deconfound as dc
 from deconfound.networks import ConvNet
+from deconfound.training import read_task, split_folds
 
 LABEL, CONFOUND, POSITIVE = "kind", "source", "animal"
-# The product's own: a seventh for validation, batches of 64, AdamW.
-VALIDATION, BATCH_SIZE = 1 / 7, 64
+# The product's own: batches of 64, AdamW.
+BATCH_SIZE = 64
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-4
 # How firmly `ranking_loss` holds photographs and drawings at one level.
 OFFSET = 0.1
@@ -68,14 +68,15 @@ def fit_by_hand(
         table: The same rows, with the columns kind, source and part.
         arm: What is done about the confound.
         epochs: Passes over the training rows.
-        seed: The seed of the first weights, the validation rows and the order of rows.
+        seed: The seed of the first weights, the folds and the order of rows.
     """
     torch.manual_seed(seed)
-    rows, tested = [np.flatnonzero(table["part"] == part) for part in ("train", "test")]
-    cells = table[LABEL] + table[CONFOUND]
-    train, validation = train_test_split(
-        rows, test_size=VALIDATION, stratify=cells.iloc[rows], random_state=seed
-    )
+    # The folds of the product, so that both sides learn from the same rows.
+    task = read_task(table, [LABEL], POSITIVE)
+    ids = table["file"].tolist()
+    options = {"kind": "column", "column": "part", "stratum": CONFOUND, "ids": ids, "seed": seed}
+    fold = next(one for one in split_folds(table, task, **options) if one.name == "test")
+    train, validation, tested = fold.train, fold.validation, fold.test
     weights = weigh(table, train, validation) if arm.is_balanced else None
 
     x = torch.from_numpy(pixels).float()
@@ -95,8 +96,8 @@ def fit_by_hand(
         return model(x[rows], metadata=metadata[rows]) if arm.has_layers else model(x[rows])
 
     fitting, held_out = torch.from_numpy(train), torch.from_numpy(validation)
-    held_out_batch = [(x[held_out], metadata[held_out])]
     held_out_weight = None if weights is None else weights.validation
+    held_out_batch = [(x[held_out], metadata[held_out], held_out_weight)]
     best_loss, best_state = float("inf"), {}
     for _ in range(epochs):
         model.train()

@@ -365,9 +365,9 @@ def test_the_first_line_states_what_is_left(verdicts, words):
         (
             [make_performance()],
             [
-                "As sampled, where the confounds help, cnn has an AUC of 0.832 (0.79 to 0.87) for",
+                "Under weights that balance the confounds over dx cnn has an AUC for dx of 0.654",
                 "Within strata of site it is 0.642 (0.57 to 0.71).",
-                "Under weights that balance the confounds over dx it is 0.654",
+                "As sampled, where the confounds help, it is 0.832 (0.79 to 0.87).",
             ],
         ),
         (
@@ -384,9 +384,9 @@ def test_the_first_line_states_what_is_left(verdicts, words):
         ),
         (
             [make_performance("mmse", score="numeric")],
-            ["an R² of 0.832", "the correlation is 0.642", "the R² is 0.654"],
+            ["an R² for mmse of 0.654", "the correlation is 0.642", "the R² is 0.832"],
         ),
-        ([make_performance(score="classes")], ["a mean AUC of 0.832"]),
+        ([make_performance(score="classes")], ["a mean AUC for dx of 0.654"]),
         (
             AUDITS["several models and features"].performance,
             ["For dx, pmdn does best, with an AUC of 0.713 (0.65 to 0.77) under weights that"],
@@ -417,7 +417,7 @@ def test_a_model_that_the_confounds_do_not_help_is_not_accused():
     equal = {"site": Estimate(0.83, 0.78, 0.87)}
     honest = {"within_strata": equal, "balanced": Estimate(0.825, 0.78, 0.86)}
     line = make_audit(performance=[make_performance(honest=honest)]).summary[1]
-    assert line.startswith("As sampled cnn has an AUC of 0.832 (0.79 to 0.87) for dx.")
+    assert "As sampled it is 0.832 (0.79 to 0.87)." in line
     assert "confounds alone" not in line
     # A second model that is worse than the confounds changes nothing for the best one.
     worse = make_performance(model="pmdn", honest={"plain": Estimate(0.51)})

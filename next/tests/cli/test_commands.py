@@ -14,8 +14,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from deconfound.cli import app
-from deconfound.cli.options import format_table
+from deconfound.cli import app, format_table
 from tests.runs.people import FEATURES, make_people
 
 PEOPLE = make_people(120)[["id", "dx", "site", *FEATURES]]

@@ -8,8 +8,7 @@ from html import unescape
 
 import pytest
 
-from deconfound.runs import Config, compare, fit
-from deconfound.runs.page import render_comparison, render_run
+from deconfound.runs import Config, compare, fit, render_comparison, render_run
 from tests.runs.people import FEATURES, make_people
 
 HOSTILE = "<script>alert('x')</script> & \"B\""

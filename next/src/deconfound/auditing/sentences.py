@@ -235,22 +235,26 @@ def _describe_performance(performance: Sequence[Performance], about: About) -> s
 
 
 def _describe_one_score(row: Performance) -> str:
-    honest, score = row.honest, SCORE_NAMES[row.honest.label]
-    within, balanced = _lowest_within(honest), honest.balanced
-    clause = ", where the confounds help," if confounds_help(row) else ""
-    sentences = [
-        f"As sampled{clause} {_model(row)} has {score} of {format_estimate(honest.plain)} for "
-        f"{row.label}."
-    ]
-    if not isnan(within[1].value):
-        measure = "the correlation" if honest.label == "numeric" else "it"
-        text = _with_chance(within[1], row)
-        sentences.append(f"Within strata of {within[0]} {measure} is {text}.")
-    if not isnan(balanced.value):
-        text = _with_chance(balanced, row)
+    """Return the scores of one model, those first that the confounds cannot raise."""
+    honest, (stratum, within) = row.honest, _lowest_within(row.honest)
+    is_numeric = honest.label == "numeric"
+    scores: list[tuple[str, str, str]] = []
+    if not isnan(honest.balanced.value):
         doubt = "" if honest.has_enough_people else ", from too few effective people to be judged"
-        measure = "the R²" if honest.label == "numeric" else "it"
-        sentences.append(f"Under weights that {_independence(row)} {measure} is {text}{doubt}.")
+        text = _with_chance(honest.balanced, row) + doubt
+        scores.append((f"Under weights that {_independence(row)}", "R²", text))
+    if not isnan(within.value):
+        scores.append((f"Within strata of {stratum}", "correlation", _with_chance(within, row)))
+    clause = ", where the confounds help," if confounds_help(row) else ""
+    scores.append((f"As sampled{clause}", "R²", format_estimate(honest.plain)))
+    sentences = []
+    for place, measure, text in scores:
+        subject = f"the {measure} is" if is_numeric else "it is"
+        if not sentences:
+            is_correlation = is_numeric and measure == "correlation"
+            score = "a correlation" if is_correlation else SCORE_NAMES[honest.label]
+            subject = f"{_model(row)} has {score} for {row.label} of"
+        sentences.append(f"{place} {subject} {text}.")
     if _confounds_suffice(row):
         alone = format_estimate(row.confounds_alone)
         sentences.append(f"The confounds alone reach {alone}.")

@@ -4,5 +4,6 @@ Commands import the library when they run, so that `deconfound --help` takes no 
 """
 
 from deconfound.cli.app import app, main
+from deconfound.cli.options import format_table
 
-__all__ = ["app", "main"]
+__all__ = ["app", "format_table", "main"]

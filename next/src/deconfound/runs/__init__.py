@@ -10,6 +10,7 @@ from deconfound.runs.compare import (
 from deconfound.runs.config import Config
 from deconfound.runs.fit import fit
 from deconfound.runs.init import Proposal, propose
+from deconfound.runs.page import render_comparison, render_run
 from deconfound.runs.predict import predict
 from deconfound.runs.problem import Problem, prepare
 from deconfound.runs.run import Run
@@ -28,4 +29,6 @@ __all__ = [
     "predict",
     "prepare",
     "propose",
+    "render_comparison",
+    "render_run",
 ]
