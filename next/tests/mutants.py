@@ -239,6 +239,80 @@ MUTANTS = (
         "row_weight[levels == level] = 0.0",
         "design/test_balance.py::test_site_without_a_class_has_weight_zero_and_is_named",
     ),
+    Mutant(
+        "validation rows are judged without a refit",
+        "training/loop.py",
+        "with nullcontext() if refitting is None else method.refitted(refitting):",
+        "with nullcontext():",
+        "training/test_loop.py::test_the_loop_is_the_one_written_by_hand",
+    ),
+    Mutant(
+        "the last state is kept, not the best one",
+        "training/loop.py",
+        "    method.load_state_dict(progress.best_state)\n",
+        "",
+        "training/test_loop.py::test_patience_and_epochs_end_a_training_and_the_best_state_is_kept",
+    ),
+    Mutant(
+        "a resumed training draws other dropout",
+        "training/loop.py",
+        "torch.manual_seed(mix_seeds(self.seed, start, rank))",
+        "torch.seed()",
+        "training/test_loop.py::"
+        "test_a_stopped_training_goes_on_with_the_numbers_of_an_undisturbed_one",
+    ),
+    Mutant(
+        "a resumed training forgets the momenta of its optimiser",
+        "training/loop.py",
+        "        for name, one in self._stateful.items():\n"
+        "            one.load_state_dict(state[name])",
+        '        for name in ("method", "progress"):\n'
+        "            self._stateful[name].load_state_dict(state[name])",
+        "training/test_loop.py::"
+        "test_a_stopped_training_goes_on_with_the_numbers_of_an_undisturbed_one",
+    ),
+    Mutant(
+        "rows are drawn without their weights",
+        "training/part.py",
+        "weights = self._draw.double()",
+        "weights = torch.ones(len(self))",
+        "training/test_part.py::test_rows_are_drawn_by_their_weights",
+    ),
+    Mutant(
+        "inputs are scaled by all rows",
+        "training/fold.py",
+        "inputs = Inputs.from_rows(samples.x, train_rows)",
+        "inputs = Inputs.from_rows(samples.x, np.arange(len(samples)))",
+        "training/test_fold.py::test_test_rows_and_their_labels_change_nothing_that_is_fitted",
+    ),
+    Mutant(
+        "probabilities are those of the drawn rows",
+        "training/model.py",
+        "values = logits.numpy() + self.shift",
+        "values = logits.numpy()",
+        "training/test_fold.py::test_overlap_weights_shift_the_outputs_to_the_share_of_cases",
+    ),
+    Mutant(
+        "pairs of different strata are ranked",
+        "training/ranking.py",
+        "is_pair = case.stratum[:, None] == controls.stratum[None]",
+        "is_pair = torch.ones(len(case.stratum), len(controls.stratum))",
+        "training/test_ranking.py",
+    ),
+    Mutant(
+        "the adversary helps the heads",
+        "methods/adversarial.py",
+        "return constant - weight.to(features) * (features - constant)",
+        "return constant + weight.to(features) * (features - constant)",
+        "methods/test_adversarial.py",
+    ),
+    Mutant(
+        "people who were seen at the left-out site stay",
+        "training/splits.py",
+        'rest = rows[~rows["person"].isin(people)]',
+        "rest = rows[~is_test]",
+        "training/test_splits.py",
+    ),
 )
 
 
