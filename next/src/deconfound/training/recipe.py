@@ -33,7 +33,8 @@ class Recipe:
         method_options: Options of the method.
         loss: "focal" or "ranking"; None takes that of the task.
         balance: Draw training rows by weights that make label and confounds independent: "overlap"
-            or "entropy". None takes each row once.
+            or "entropy". None takes each row once. Several labels have the mean of their weights,
+            which leaves a part of each association.
         use_w_scores: Whether scores are standardised by those of held-out controls with the same
             confounds.
         controls: Rows from which effects of confounds are learned, as `{column: level}`: by layers,
