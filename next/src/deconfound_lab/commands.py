@@ -94,22 +94,7 @@ def cohort(
     typer.echo(f"{len(simulated.table)} people are in {folder}.")
 
 
-def bench(
-    folder: Annotated[Path, typer.Option(help="Holds the measurements.")] = Path("results"),
-    docs: Annotated[
-        Path | None, typer.Option(help="Holds bench.json and bench.md; by default the folder.")
-    ] = None,
-) -> None:
-    """Measure what a training step costs with and without layers, on this machine."""
-    from deconfound_lab.harness import run_experiment
-
-    experiment = _import("deconfound_lab.bench:bench_experiment")()
-    results = run_experiment(experiment, folder / experiment.name, on_progress=_report_cell)
-    publish(experiment, results, docs or folder)
-    typer.echo(f"The measurements are in {(docs or folder) / experiment.name}.json and .md.")
-
-
-COMMANDS = (demo, reproduce, cohort, bench)
+COMMANDS = (demo, reproduce, cohort)
 
 
 def load_experiment(name: str) -> Experiment:

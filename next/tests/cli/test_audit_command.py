@@ -157,6 +157,13 @@ def test_several_files_joined_by_id(folder):
     assert answers == {("first", "not found"), ("second", "found"), ("fc1", "found")}
 
 
+def test_rows_that_are_left_out_are_stated_once(folder):
+    PEOPLE[["id", "prob_AD"]][:150].to_csv("some.csv", index=False)
+    columns = ("--id", "id", "--confound", "site", "--label", "dx", "--planted", "0", *FAST)
+    done = run("some.csv", "--table", "people.csv", *columns)
+    assert done.stdout.count("were left out") == 1
+
+
 # Files that are read are never written.
 
 

@@ -77,7 +77,7 @@ def test_init_fit_predict_and_audit_without_an_edit(folder):
 
 
 def test_compare_prints_a_line_for_each_variant(config):
-    done = check(run("compare", "config.yaml", *FAST, VARIANTS, "--seeds", "0,1"))
+    done = check(run("compare", "config.yaml", *FAST, VARIANTS, "compare.seeds=[0, 1]"))
     assert "seed 1" in done.stderr
     assert re.search(r"^same +dx +.*no difference", done.stdout, re.MULTILINE)
     assert "Compared with plain, no variant is measurably better or worse" in done.stdout
@@ -230,6 +230,7 @@ def test_tables_wrap_by_column_on_a_terminal_and_are_whole_in_a_pipe(monkeypatch
     assert "0.500" in text
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_does_not_end_a_training(config):
     """`deconfound fit … 2>&1 | head -1` trains all folds and writes the report."""
     command = [sys.executable, "-m", "deconfound.cli", "fit", "config.yaml", *FAST]
@@ -241,6 +242,7 @@ def test_a_reader_that_stops_early_does_not_end_a_training(config):
     assert (config.parent / "runs" / "config" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_process_in_a_pipe_prints_plain_lines(config):
     command = [sys.executable, "-m", "deconfound.cli"]
     done = subprocess.run(

@@ -119,7 +119,7 @@ def test_the_input_of_several_arrays_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"no array 'masc'\. Did you mean 'mask'"):
         open_samples(tmp_path / "x.npz", features=["masc"])
     np.savez(tmp_path / "y.npz", x=X, age=AGE[:3])
-    with pytest.raises(ShapeError, match="'age'"):
+    with pytest.raises(TableError, match="'age' has 3, 'x' has 5"):
         open_samples(tmp_path / "y.npz")
 
 

@@ -146,6 +146,11 @@ def test_a_header_is_checked_before_memory_is_taken(tmp_path: Path) -> None:
         for name in ("a.nii", "a.nii.gz"):
             with pytest.raises(TableError, match=r"a\.nii.*(is cut short|claims)"):
                 read_scan(forge(tmp_path / name, shape))
+    packed = forge(tmp_path / "long.nii.gz", (4, 4, 4))
+    # 33 kB that unpack to far more than the header claims.
+    packed.write_bytes(packed.read_bytes() + gzip.compress(bytes(2**25)))
+    with pytest.raises(TableError, match=r"long\.nii.*claims"):
+        read_scan(packed)
     for shape in [(0, 4, 4), (-3, 4, 4)]:
         with pytest.raises(TableError, match=r"a\.nii"):
             read_scan(forge(tmp_path / "a.nii", shape))

@@ -106,17 +106,23 @@ def test_a_role_that_is_absent_is_no_feature_by_accident() -> None:
 
 
 def test_new_rows_become_the_same_columns() -> None:
-    """One row, in another order of columns, with an unseen level and an empty cell."""
+    """In another order of columns, with unseen levels and empty cells.
+
+    Kills the mutant that takes an empty or unseen cell of two levels for the first level.
+    """
     encoder = open_people().features
     assert encoder is not None
-    new = {"scanner": ["Canon", "GE"], "hand": [None, "right"], "thickness": ["", "2.5"]}
-    new |= {"volume": [4, "n/a"], "id": ["x", "y"]}
-    expected = np.array([[4, np.nan, 0, 0, 0, 0], [np.nan, 2.5, 1, 1, 0, 0]], np.float32)
+    new = {"scanner": ["Canon", "GE", None], "hand": [None, "right", "both"]}
+    new |= {"thickness": ["", "2.5", 1], "volume": [4, "n/a", 5], "id": ["x", "y", "z"]}
+    expected = np.array(
+        [[4, np.nan, np.nan, 0, 0, 0], [np.nan, 2.5, 1, 1, 0, 0], [5, 1, np.nan, 0, 0, 0]],
+        dtype=np.float32,
+    )
     for restored in (encoder, FeatureEncoder.from_dict(encoder.to_dict())):
         np.testing.assert_array_equal(open_samples(new, encoder=restored).x, expected)
         np.testing.assert_array_equal(restored.encode(pd.DataFrame(new)), expected)
     with pytest.raises(TableError) as caught:
-        encoder.encode({**new, "volume": ["big", 1], "thickness": ["thin", 1]})
+        encoder.encode({**new, "volume": ["big", 1, 2], "thickness": ["thin", 1, 2]})
     assert all(name in str(caught.value) for name in ("volume", "thickness"))
     with pytest.raises(TableError, match="no column 'hand'"):
         open_samples({"volume": [1], "scanner": ["GE"], "thickness": [1]}, encoder=encoder)

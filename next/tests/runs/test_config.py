@@ -51,6 +51,9 @@ design:
 training: {lr: 1e-3, weight_decay: 0}
 method: mdn
 launcher:
+network:
+  # name: convnet
+splits:
 """
     config = Config.load(write(tmp_path, text), "data.types.site=categorical")
     assert config.data.positive == "no"
@@ -58,6 +61,7 @@ launcher:
     assert config.data.types == {"site": "categorical"}
     assert (config.training.lr, config.training.weight_decay) == (0.001, 0)
     assert (config.method.name, config.launcher) == ("mdn", None)
+    assert (config.network, config.splits) == (load().network, load().splits)
     expected = ["age", Spline("bmi", 3), Interaction("age", "sex")]
     assert list(config.recipe().confounds) == expected
 
@@ -106,6 +110,22 @@ def test_columns_and_names_are_checked_together_where_all_keys_are_right(tmp_pat
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
+        ("data.options={sise: 3}", r"data\.options: no option 'sise'\. Did you mean 'size'"),
+        ("training.augment={shift: -1}", r"training\.augment: shift must be a whole number"),
+        ("design.stratum=age", r"design\.stratum: 'age' is no confound with levels.*'site'"),
+        ("data.labels=f1", r"Write data\.positive: null\."),
+    ],
+)
+def test_values_that_the_table_shows_to_be_wrong_are_told_before_any_training(
+    tmp_path, override, expected
+):
+    with pytest.raises(OptionError, match=expected):
+        prepare(Config.load(make_config(tmp_path), override))
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
         ("epochs=3", "Did you mean 'training.epochs'?"),
         ("training.epochs=0", "training.epochs must be 1 or more; got 0."),
         ("training.epochs=2.5", "training.epochs must be a whole number; got 2.5."),
@@ -114,6 +134,11 @@ def test_columns_and_names_are_checked_together_where_all_keys_are_right(tmp_pat
         ("splits.validation=1", "splits.validation must be below 1; got 1."),
         ("data.types.site=categorial", "Did you mean 'categorical'?"),
         ("design.confounds=[{splin: age}]", "design.confounds: a term must be a column"),
+        ("design.keep=[{spline: [age, 1]}]", "design.keep: df of Spline must be a whole number"),
+        ("design.keep=[{spline: 3}]", "design.keep: a term must be a column"),
+        ("trainig={epochs: 3}", "There is no key 'trainig'. Did you mean 'training'?"),
+        ("method.lr=3", "There is no key 'method.lr'. Did you mean 'training.lr'?"),
+        ("method.xyz=3", "There is no key 'method.xyz'. There are name, at, options."),
         ("data.controls=CN", "data.controls: must be column=level"),
         ("data.labels=[]", "data.labels must be given; got nothing."),
         ("launcher={devises: 2}", "Did you mean 'devices'?"),
@@ -125,6 +150,12 @@ def test_columns_and_names_are_checked_together_where_all_keys_are_right(tmp_pat
 )
 def test_a_fault_says_what_was_given_and_what_to_write(override, expected):
     assert expected in message(override)
+
+
+def test_an_empty_section_changes_to_its_defaults():
+    config = load("method=mdn", "network=mlp", "training.epochs=3")
+    other = config.change({"method": None, "network": None, "training": None})
+    assert other == load(f"run.folder={config.run.folder}")
 
 
 def test_required_keys_are_named_together():

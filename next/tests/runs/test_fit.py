@@ -102,6 +102,7 @@ def test_rows_without_a_label_are_left_out_with_a_note(tmp_path):
 def test_all_faults_of_a_table_are_told_before_any_training(tmp_path):
     people = make_cohort()
     people["copy"] = people["dx"].map({"AD": "yes", "CN": "no"})
+    people.loc[2, "dx"] = None  # Rows are counted in the table, with those that are left out.
     people.loc[4, "age"] = np.nan
     people.loc[7, "f1"] = np.nan
     config = make_config(tmp_path, people, data={"missing": "error"})
@@ -125,17 +126,23 @@ def test_codes_need_a_type_and_the_error_shows_the_key(tmp_path):
 
 
 def test_a_wrong_module_is_told_before_any_training(tmp_path):
-    with pytest.raises(OptionError, match=r"method\.at='fc9' matches no module"):
+    with pytest.raises(OptionError, match=r"method\.at: fc9 matches no module"):
         train(make_config(tmp_path), "method=mdn", "method.at=fc9")
 
 
-def test_a_site_left_out_needs_a_rule_for_unseen_levels(tmp_path):
+def test_a_site_left_out_needs_a_rule_where_new_rows_need_their_confounds(tmp_path):
     config = make_config(tmp_path, splits={"kind": "leave-one-out", "column": "site"})
-    with pytest.raises(OptionError, match=r"Write design\.unseen: mean"):
-        train(config)
-    run = train(config, "design.unseen=mean")
-    assert run.folds == ("A", "B", "C")
-    assert (run.predictions["fold"] == run.predictions["site"]).all()
+    with pytest.raises(OptionError, match=r"'A'.* write design\.unseen: mean"):
+        train(config, "method=mdn")
+    for rules in (["method=mdn", "design.unseen=mean"], ["method=none"]):
+        run = train(config, *rules, force=True)
+        assert run.folds == run.finished == ("A", "B", "C")
+        assert (run.predictions["fold"] == run.predictions["site"]).all()
+
+
+def test_a_file_of_weights_that_is_absent_is_told_before_any_training(tmp_path):
+    with pytest.raises(OptionError, match=r"network\.weights: there is no file '.*none\.pt'"):
+        train(make_config(tmp_path), f"network.weights={tmp_path}/none.pt")
 
 
 def test_a_fold_that_fails_stores_its_reason_and_the_others_finish(tmp_path):

@@ -47,6 +47,8 @@ def test_a_table(tmp_path, people):
     assert config.data.source == str(tmp_path / "people.csv")
     assert config.run.folder == str(tmp_path / "runs" / "config")
     assert 'source: "people.csv"' in proposal.text
+    # Equally many people have each level, and the advice names the other one.
+    assert "dx = AD, the rarer level. To change this, write positive='CN'." in proposal.notes[0]
     run = fit(config, *SHORT, audit=False)
     assert run.is_finished
     assert sorted(run.predictions["id"]) == sorted(people["id"])
@@ -68,7 +70,8 @@ def test_a_folder_of_images_of_equal_and_of_unequal_sizes(tmp_path, monkeypatch,
         tmp_path / "images", table, labels=["dx"], confounds=["site"], id="id", out=out
     )
     config = Config.load(proposal.save(out))
-    assert config.data.options == ({} if len(shapes) == 1 else {"size": 9})
+    assert list(config.data.options) == ([] if len(shapes) == 1 else ["size"])
+    assert np.all(np.array(config.data.options.get("size", 9)) == 9)
     assert config.network.name == "convnet"
     assert fit(config, *SHORT, audit=False).is_finished
 

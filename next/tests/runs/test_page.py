@@ -77,6 +77,8 @@ def test_a_comparison_begins_with_its_variants(comparison):
     order = places(page, words)
     assert order == sorted(order)
     assert "Compared with plain" in page
+    noted = replace(comparison, notes=("3 rows take no part.",))
+    assert "<li>3 rows take no part.</li>" in render_comparison(noted)
 
 
 def test_pages_need_no_network_and_take_no_markup_from_data(run, comparison):
@@ -122,6 +124,7 @@ def test_a_run_without_an_audit_has_its_performance(run):
 def test_provenance_has_config_versions_and_rows(run):
     page = unescape(render_run(run))
     assert "batch_size: 16" in page
+    assert page.count("batch_size") == 1
     for word in ("torch", "python", run.config.fingerprint()):
         assert word in page
     rows = re.findall(r'<th scope="row">[01]</th>\s*((?:<td class="n">\d+</td>\s*){3})', page)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
+from deconfound.data import read_image, read_scan
 from deconfound.errors import OptionError, StateError, TableError
 from deconfound.runs import Run, predict
 from tests.runs.cohort import make_cohort, make_config, train
@@ -47,7 +50,7 @@ def test_a_new_site_is_refused_or_counts_as_the_mean(run):
 
 def test_columns_that_the_run_needs_are_named(run):
     with pytest.raises(
-        TableError, match=r"no column 'age', a confound .* Did you mean 'aeg'"
+        TableError, match=r"(?s)no column 'age'\. Did you mean 'aeg'.* read these confounds"
     ) as caught:
         predict(run, new_people().rename(columns={"age": "aeg"}).drop(columns="site"))
     assert "no column 'site'" in str(caught.value)
@@ -62,7 +65,7 @@ def test_a_plain_network_needs_no_confounds(tmp_path):
 
 def test_one_sample_is_wrapped_in_lists(run):
     sample = new_people().iloc[0].to_dict()
-    with pytest.raises(OptionError, match="Wrap each value in a list"):
+    with pytest.raises(TableError, match=r"column 'age' are of type float\. Pass a list"):
         predict(run, sample)
     assert len(predict(run, {name: [value] for name, value in sample.items()})) == 1
 
@@ -130,25 +133,74 @@ def test_an_estimator_runs_only_if_it_is_trusted(tmp_path):
     assert predict(forest, new_people(), trust=True)["prob_AD"].between(0, 1).all()
 
 
-def test_a_run_of_images_needs_images(tmp_path, monkeypatch):
+def write_image(path: Path, shape: tuple[int, ...], seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 255, shape, dtype=np.uint8)
+    Image.fromarray(pixels).save(path.with_suffix(".png"))
+
+
+def write_scan(path: Path, shape: tuple[int, ...], seed: int) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    values = np.random.default_rng(seed).random(shape, dtype=np.float32)
+    nibabel.Nifti1Image(values, np.eye(4)).to_filename(path.with_suffix(".nii"))
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "shape", "other"),
+    [
+        (write_image, read_image, (8, 8, 3), (11, 9)),
+        (write_scan, read_scan, (6, 6, 6), (8, 7, 8)),
+    ],
+)
+def test_a_run_of_images_needs_images_and_brings_new_ones_to_its_size(
+    tmp_path, monkeypatch, write, read, shape, other
+):
+    """New pictures are grey and of another size; each is read alone as the oracle."""
     monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
-    people = make_cohort(40).drop(columns=["f1", "f2", "f3"])
-    rng = np.random.default_rng(0)
-    for folder, ids in (("train", people["pid"]), ("new", ["x1", "x2"])):
-        (tmp_path / folder).mkdir()
-        for name in ids:
-            pixels = rng.integers(0, 255, (8, 8), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / folder / f"{name}.png")
+    people = make_cohort(24).drop(columns=["f1", "f2", "f3"])
+    (tmp_path / "train").mkdir()
+    (tmp_path / "new").mkdir()
+    for row, name in enumerate(people["pid"]):
+        write(tmp_path / "train" / name, shape, row)
+    for row, name in enumerate(["x1", "x2"]):
+        write(tmp_path / "new" / name, other, row)
     config = make_config(tmp_path, people)
     config["data"] |= {"source": str(tmp_path / "train"), "table": str(tmp_path / "people.csv")}
     config["network"] = {"options": {"channels": [4], "hidden": 4, "groups": 2}}
     run = train(config, "training.epochs=1")
     table = pd.DataFrame({"pid": ["x2", "x1"], "age": [60.0, 70.0], "site": ["A", "B"]})
-    with pytest.raises(
-        OptionError, match=r"reads images.*add --images FOLDER \(source= in Python\)"
-    ):
+    with pytest.raises(OptionError, match=r"reads \w+.*add --images FOLDER \(source= in Python\)"):
         predict(run, table)
-    assert predict(run, table, tmp_path / "new")["id"].tolist() == ["x2", "x1"]
+    frame = predict(run, table, tmp_path / "new", fold="0")
+    assert frame["id"].tolist() == ["x2", "x1"]
+    size = (3, 8, 8) if write is write_image else (1, *shape)
+    x = np.stack([read(next((tmp_path / "new").glob(f"{name}.*")), size) for name in frame["id"]])
+    expected = torch.from_numpy(run.model("0").outputs(x, table)).sigmoid()
+    np.testing.assert_allclose(frame["prob_AD"], expected[:, 0], rtol=0, atol=1e-6)
+
+
+def test_a_reader_runs_only_if_it_is_trusted(tmp_path, monkeypatch):
+    """The config of a stranger's run may name any function of any module."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("DECONFOUND_CACHE", str(tmp_path / "cache"))
+    code = "import numpy\ndef read(path):\n    return numpy.loadtxt(path, ndmin=1)\n"
+    (tmp_path / "own_reader.py").write_text(code)
+    people = make_cohort(24)
+    (tmp_path / "files").mkdir()
+    for name, values in people.set_index("pid")[["f1", "f2", "f3"]].iterrows():
+        np.savetxt(tmp_path / "files" / f"{name}.txt", values)
+    config = make_config(tmp_path, people)
+    config["data"] |= {"source": str(tmp_path / "files"), "table": str(tmp_path / "people.csv")}
+    own = train(config, "data.options.reader=own_reader:read", "training.epochs=1")
+    monkeypatch.delitem(sys.modules, "own_reader")
+    (tmp_path / "own_reader.py").write_text("open('exploded', 'w').close()\n" + code)
+    with pytest.raises(
+        OptionError, match=r"data\.options\.reader is 'own_reader:read'.*trust=True"
+    ):
+        predict(own, people, tmp_path / "files")
+    assert not (tmp_path / "exploded").exists()
+    assert len(predict(own, people, tmp_path / "files", trust=True)) == 24
+    assert (tmp_path / "exploded").exists()
 
 
 def test_a_run_without_a_finished_fold_says_so(tmp_path):

@@ -134,6 +134,16 @@ def test_force_deletes_what_the_run_wrote_and_nothing_else(tmp_path):
     assert (tmp_path / "run" / "paper.docx").exists()
 
 
+@pytest.mark.parametrize("description", ["{}", '{"command": "compare", "identity": {}}'])
+def test_the_folder_of_another_command_is_refused(tmp_path, description):
+    config = make_config(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(description)
+    with pytest.raises(StateError, match=r"belongs to another run: .*command was .* and is 'fit'"):
+        train(config)
+    assert [path.name for path in (tmp_path / "run").glob("[!.]*")] == ["run.json"]
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_folder_with_files_of_others_is_left_alone(tmp_path, force):
     config = make_config(tmp_path)

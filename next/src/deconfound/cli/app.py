@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from deconfound import __version__
 from deconfound.cli import commands
-from deconfound.cli.audit import EXAMPLE, audit
-from deconfound.cli.options import echo
+from deconfound.cli.audit import audit
+from deconfound.cli.options import Command, echo
 
 app = typer.Typer(
     name="deconfound",
@@ -20,9 +21,15 @@ app = typer.Typer(
     # Names of columns may contain brackets, which rich would take for styles.
     rich_markup_mode=None,
 )
-for command in (commands.init, commands.fit, commands.compare, commands.predict):
-    app.command()(command)
-app.command(epilog=EXAMPLE)(audit)
+app.command(cls=Command)(commands.init)
+app.command("fit", cls=Command, help=commands.FIT)(commands.train)
+app.command("compare", cls=Command, help=commands.COMPARE)(commands.train)
+app.command(cls=Command)(commands.predict)
+app.command(cls=Command)(audit)
+# Other packages, such as the lab, add commands of their own.
+for entry in entry_points(group="deconfound.commands"):
+    for function in entry.load():
+        app.command(cls=Command)(function)
 
 
 def _show_version(should_show: bool) -> None:

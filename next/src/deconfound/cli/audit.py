@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deconfound.cli import options
-from deconfound.cli.options import echo
+from deconfound.cli.options import CLEAN, FINDING, UNKNOWN, echo
 from deconfound.cli.progress import show_progress
 from deconfound.errors import OptionError
 
 if TYPE_CHECKING:
-    from deconfound.auditing import Audit, Verdict
-
-# Codes with which `--check` ends.
-CLEAN, LEAK, UNKNOWN = 0, 1, 3
-
-EXAMPLE = (
-    "Example: deconfound audit predictions.csv --table people.csv --id participant_id "
-    "--confound age --confound site --label dx --positive AD"
-)
+    from deconfound.auditing import Audit
 
 Predictions = Annotated[
     list[Path], typer.Argument(help="CSV, TSV, Parquet, NPY or NPZ: one file per model.")
@@ -38,8 +30,8 @@ Out = Annotated[
 ]
 
 
-@options.command
 def audit(  # noqa: PLR0913
+    context: typer.Context,
     predictions: Predictions,
     confounds: options.Confounds,
     labels: options.Labels = None,
@@ -55,7 +47,7 @@ def audit(  # noqa: PLR0913
     weight: Annotated[str | None, typer.Option(help="Column of row weights.")] = None,
     types: options.Types = None,
     planted: Annotated[
-        float, typer.Option(help="Size of planted leaks in sd; 0 leaves them out.")
+        float, typer.Option(min=0, help="Size of planted leaks in sd; 0 leaves them out.")
     ] = 0.5,
     permutations: Annotated[int, typer.Option(help="Permutations for each p-value.")] = 499,
     bootstraps: Annotated[int, typer.Option(help="Samples for each interval.")] = 500,
@@ -69,7 +61,11 @@ def audit(  # noqa: PLR0913
     ] = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure what is left of confounds in predictions, and write a page about it."""
+    """Measure what is left of confounds in predictions, and write a page about it.
+
+    Example: deconfound audit predictions.csv --table people.csv --id participant_id
+    --confound age --confound site --label dx --positive AD
+    """
     if check and not planted > 0:
         raise OptionError("--check needs planted leaks. Write --planted .5 or another size.")
     target = out if out is not None or as_json else Path("audit.html")
@@ -104,8 +100,11 @@ def audit(  # noqa: PLR0913
     if as_json:
         echo(json.dumps(result.to_dict(), indent=1, allow_nan=False))
     elif not quiet:
-        echo(_format_result(result))
-        echo(f"Wrote {target}")
+        lines = [*result.summary, "", options.format_table(_list_verdicts(result)), ""]
+        # The answer has some of the notes already.
+        notes = [str(note) for note in result.notes if note.text not in result.summary[2]]
+        lines += [*result.about.reading, *(options.translate(note, context) for note in notes)]
+        echo("\n".join([*lines, f"Wrote {target}"]))
     if check:
         code, reason = _judge(result)
         echo(reason, is_error=as_json)
@@ -132,50 +131,37 @@ def _judge(result: Audit) -> tuple[int, str]:
     """Return the code of `--check` and the sentence that states its reason."""
     from deconfound.auditing import LEAST_POWER
 
-    leaks = [verdict for verdict in result.verdicts if verdict.answer == "found"]
-    unknown = [verdict for verdict in result.verdicts if verdict.answer == "no answer"]
-    blind = [verdict for verdict in result.verdicts if not _has_power(verdict)]
+    leaks, unknown, blind = [], [], []
+    for verdict in result.verdicts:
+        pair = f"{verdict.confound!r} in {verdict.model!r}"
+        # A leak may be in one label group alone, where fewer people show it.
+        power = min((plant.share.value for plant in verdict.sensitivity), default=0.0)
+        if verdict.answer == "found":
+            leaks.append(pair)
+        elif verdict.answer == "no answer":
+            unknown.append(pair)
+        elif power < LEAST_POWER:
+            blind.append(pair)
     if leaks:
-        return LEAK, f"Check failed: leaks were found ({_list_pairs(leaks)})."
+        return FINDING, f"Check failed: leaks were found ({', '.join(leaks)})."
     if unknown:
-        return UNKNOWN, f"Check impossible: confounds have no answer ({_list_pairs(unknown)})."
+        return UNKNOWN, f"Check impossible: confounds have no answer ({', '.join(unknown)})."
     if blind:
         return UNKNOWN, (
             f"Check impossible: leaks of {result.about.planted} sd in all rows or in one label "
-            f"group would be found in fewer than {LEAST_POWER:.0%} of trials "
-            f"({_list_pairs(blind)})."
+            f"group would be found in fewer than {LEAST_POWER:.0%} of trials ({', '.join(blind)})."
         )
     return CLEAN, "Check passed: no leak was found, but planted leaks were."
 
 
-def _has_power(verdict: Verdict) -> bool:
-    from deconfound.auditing import LEAST_POWER
-
-    # A leak may be in one label group alone, where fewer people show it.
-    shares = [plant.share.value for plant in verdict.sensitivity]
-    return bool(shares) and min(shares) >= LEAST_POWER
-
-
-def _list_pairs(verdicts: Sequence[Verdict]) -> str:
-    return ", ".join(f"{verdict.confound!r} in {verdict.model!r}" for verdict in verdicts)
-
-
-def _format_result(result: Audit) -> str:
-    """Return the answer, a table of the verdicts, how outputs were read, and the notes."""
+def _list_verdicts(result: Audit) -> list[dict[Any, Any]]:
+    """Return the rows of the table of verdicts."""
     from deconfound.auditing import format_interval, format_p
 
-    rows = [
-        {
-            "model": verdict.model,
-            "confound": verdict.confound,
-            "answer": verdict.answer,
-            "grade": verdict.grade if verdict.answer == "found" else "–",
-            "effect": verdict.effect.value,
-            "95 % interval": format_interval(verdict.effect.low, verdict.effect.high) or "–",
-            "p (Holm)": format_p(verdict.holm),
-        }
-        for verdict in result.verdicts
-    ]
-    notes = [options.translate(str(note), audit) for note in result.notes]
-    table = options.format_table(rows)
-    return "\n".join([*result.summary, "", table, "", *result.about.reading, *notes])
+    frame = result.to_frame()
+    frame["grade"] = frame["grade"].where(frame["answer"] == "found", "–")
+    intervals = map(format_interval, frame["low"], frame["high"])
+    frame["95 % interval"] = [interval or "–" for interval in intervals]
+    frame["p (Holm)"] = frame["holm"].map(format_p)
+    names = ["model", "confound", "answer", "grade", "effect", "95 % interval", "p (Holm)"]
+    return frame[names].to_dict("records")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,25 +15,16 @@ from deconfound.cli.progress import show_progress
 from deconfound.errors import OptionError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from deconfound.runs import Comparison, Run
 
-ConfigFile = Annotated[Path, typer.Argument(help="A config, as `deconfound init` writes it.")]
-Changes = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="training.epochs=50 method=mdn")
-]
-Jobs = Annotated[int, typer.Option(help="Processes that train folds; -1 is one per core.")]
-Part = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Train the I-th of N parts of the folds: 3/20")
-]
-Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler: tcp://…")]
-NoAudit = Annotated[bool, typer.Option("--no-audit", help="Measure the performance alone.")]
+FIT = "Train the folds of a config, and audit their predictions. Given again, it goes on."
+COMPARE = "Train the variants of a config on the same folds, and compare their honest scores."
+
 Table = Annotated[Path, typer.Argument(help="CSV, TSV, Parquet or XLSX, or a BIDS folder.")]
 
 
-@options.command
 def init(  # noqa: PLR0913
+    context: typer.Context,
     table: Table,
     labels: Annotated[list[str], typer.Option("--label", help="Column to predict. Repeat it.")],
     confounds: options.Confounds,
@@ -68,27 +60,38 @@ def init(  # noqa: PLR0913
         )
     proposal.save(out, force)
     if not quiet:
-        notes = [options.translate(note, init) for note in proposal.notes]
+        notes = [options.translate(note, context) for note in proposal.notes]
         echo("\n".join([*notes, f"Wrote {out}. Next: deconfound fit {out}"]))
 
 
-@options.command
-def fit(  # noqa: PLR0913
-    config: ConfigFile,
-    changes: Changes = None,
-    jobs: Jobs = 1,
-    part: Part = None,
-    scheduler: Scheduler = None,
-    no_audit: NoAudit = False,
+def train(  # noqa: PLR0913
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="A config, as `deconfound init` writes it.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="training.epochs=50 method=mdn"),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes that train folds; -1 is one per core.")] = 1,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Train the I-th of N parts of the folds: 3/20"),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler: tcp://…")
+    ] = None,
+    no_audit: Annotated[
+        bool, typer.Option("--no-audit", help="Measure the performance alone.")
+    ] = False,
     force: options.Force = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train the folds of a config, and audit their predictions. Given again, it goes on."""
-    from deconfound.runs import fit as fit_config
+    """Run `fit` or `compare`, which have the same options."""
+    from deconfound import runs
 
+    function: Any = runs.compare if context.command.name == "compare" else runs.fit
     with show_progress(quiet) as on_progress:
-        run = fit_config(
+        result = function(
             config,
             *(changes or ()),
             jobs=jobs,
@@ -98,41 +101,11 @@ def fit(  # noqa: PLR0913
             force=force,
             on_progress=on_progress,
         )
-    _show(run, run.to_frame(), as_json, quiet)
+    _show(result, as_json, quiet)
+    if result.failures:
+        raise typer.Exit(options.FINDING)
 
 
-@options.command
-def compare(  # noqa: PLR0913
-    config: ConfigFile,
-    changes: Changes = None,
-    seeds: Annotated[str | None, typer.Option(help="Train each variant with each: 0,1,2")] = None,
-    jobs: Jobs = 1,
-    part: Part = None,
-    scheduler: Scheduler = None,
-    no_audit: NoAudit = False,
-    force: options.Force = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Train the variants of a config on the same folds, and compare their honest scores."""
-    from deconfound.runs import compare as compare_config
-
-    with show_progress(quiet) as on_progress:
-        comparison = compare_config(
-            config,
-            *(changes or ()),
-            *([f"compare.seeds=[{seeds}]"] if seeds else ()),
-            jobs=jobs,
-            part=_read_part(part),
-            scheduler=scheduler,
-            audit=not no_audit,
-            force=force,
-            on_progress=on_progress,
-        )
-    _show(comparison, comparison.to_frame(), as_json, quiet)
-
-
-@options.command
 def predict(  # noqa: PLR0913
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     table: Table,
@@ -159,27 +132,24 @@ def _read_part(part: str | None) -> tuple[int, int] | None:
     """Return the numbers of --part 3/20."""
     if part is None:
         return None
-    number, _, count = part.partition("/")
-    if not (number.isdigit() and count.isdigit()):
+    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    if match is None:
         raise OptionError(f"--part must be I/N, such as 3/20; got {part!r}.")
-    return int(number), int(count)
+    return int(match[1]), int(match[2])
 
 
-def _show(result: Run | Comparison, frame: pd.DataFrame, as_json: bool, quiet: bool) -> None:
-    """Print failures, then the answer and a table, and end with 1 if a fold failed."""
+def _show(result: Run | Comparison, as_json: bool, quiet: bool) -> None:
+    """Print failures, then the answer and a table."""
     for place, reason in result.failures.items():
         echo(f"Failed: {place}: {reason}", is_error=True)
+    rows = result.to_frame().to_dict("records")
     if as_json:
-        content = {"folder": str(result.folder), "results": None}
-        if len(frame):
-            text = (result.folder / "results.json").read_text(encoding="utf-8")
-            content["results"] = json.loads(text)
-        echo(json.dumps(content, indent=1))
-    elif not quiet and len(frame):
+        path = result.folder / "results.json"
+        results = json.loads(path.read_text(encoding="utf-8")) if rows else None
+        echo(json.dumps({"folder": str(result.folder), "results": results}, indent=1))
+    elif rows and not quiet:
         report = result.folder / "report.html"
-        table = options.format_table(frame.to_dict("records"))
-        echo("\n".join([*filter(None, result.summary), "", table, "", f"Wrote {report}"]))
+        lines = [*result.summary, "", options.format_table(rows), "", f"Wrote {report}"]
+        echo("\n".join(lines))
     elif not quiet:
         echo(f"Folds in {result.folder} are open: other parts train them.")
-    if result.failures:
-        raise typer.Exit(options.FINDING)

@@ -6,25 +6,19 @@ import csv
 import os
 import re
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from typer.models import OptionInfo
+from typer.core import TyperCommand
 
 from deconfound.errors import DeconfoundError, OptionError
 
-Command = Callable[..., None]
-
-# Codes with which a command ends; 1 is left to findings.
-FINDING, BAD_USE, CRASHED, INTERRUPTED = 1, 2, 70, 130
-# A table in a pipe has no lines to wrap.
-WIDTH_OF_PIPE = 100_000
+# Codes with which a command ends.
+CLEAN, FINDING, BAD_USE, UNKNOWN = 0, 1, 2, 3
 
 Labels = Annotated[
     list[str] | None, typer.Option("--label", help="Column that the model predicts. Repeat it.")
@@ -49,7 +43,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no t
 # Advice in Python that has another form on the command line, or none.
 _REWRITES = (
     (r"\boutputs=\{'([^']*)': …\}", r"--model \1=\1"),
-    (r"\bplanted must be a number of sd, 0 or more, or None", "--planted must be 0 or more"),
     (r": table\.dropna\([^)]*\)", ""),
     (r", as pandas\.to_numeric\(values, errors='coerce'\) does,", ","),
     (r"; pandas\.read_csv\(.*?\) makes them", ""),
@@ -63,33 +56,23 @@ _REWRITES = (
 _VALUE = r"'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w.-]*\w"
 
 
-def command(function: Command) -> Command:
-    """Return a command that prints errors and warnings as sentences, and ends with their code."""
+class Command(TyperCommand):
+    """A command that prints errors and warnings as sentences which name its options."""
 
-    def show_warning(message: Warning | str, *_: Any) -> None:
-        echo(f"Note: {translate(str(message), function)}", is_error=True)
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
 
-    @wraps(function)
-    def run(*arguments: Any, **options: Any) -> None:
+        def show_warning(message: Warning | str, *_: Any) -> None:
+            echo(f"Note: {translate(str(message), ctx)}", is_error=True)
+
         with warnings.catch_warnings():
             warnings.showwarning = show_warning  # type: ignore[assignment]
             try:
-                function(*arguments, **options)
-            except (typer.Exit, typer.Abort):
-                raise
-            except KeyboardInterrupt:
-                echo("Stopped.", is_error=True)
-                raise typer.Exit(INTERRUPTED) from None
+                return super().invoke(ctx)
             except (DeconfoundError, OSError, MemoryError) as error:
                 text = str(error) or "There is not enough memory."
-                echo(f"Error: {translate(text, function)}", is_error=True)
+                echo(f"Error: {translate(text, ctx)}", is_error=True)
                 raise typer.Exit(BAD_USE) from None
-            except Exception:
-                # Python would end with 1, which is the code of findings.
-                traceback.print_exc()
-                raise typer.Exit(CRASHED) from None
-
-    return run
 
 
 def echo(text: str, is_error: bool = False) -> None:
@@ -101,15 +84,10 @@ def echo(text: str, is_error: bool = False) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def translate(message: str, function: Command) -> str:
+def translate(message: str, context: typer.Context) -> str:
     """Return a message with the options of a command instead of arguments in Python."""
-    names = {}
-    for name, hint in get_type_hints(function, include_extras=True).items():
-        option = next(iter(getattr(hint, "__metadata__", ())), None)
-        if isinstance(option, OptionInfo):
-            # Within Annotated, typer keeps the first text of an option as its default.
-            names[name] = option.default if isinstance(option.default, str) else f"--{name}"
-    return name_options(message, names)
+    options = [one for one in context.command.params if one.opts[0].startswith("--")]
+    return name_options(message, {str(one.name): one.opts[0] for one in options})
 
 
 def name_options(message: str, names: Mapping[str, str]) -> str:
@@ -156,29 +134,25 @@ def format_table(rows: Sequence[Mapping[Any, Any]]) -> str:
     Columns that do not fit the terminal go below, beside the first column again. In a pipe there
     is one line per row.
     """
-    from rich.cells import cell_len, set_cell_size
-
     from deconfound.auditing import format_number
 
-    width = get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_PIPE
-    first, *others = rows[0]
-    columns = {}
+    columns = []
     for name in rows[0]:
         values = [row[name] for row in rows]
         texts = [format_number(one) if isinstance(one, float) else str(one) for one in values]
         cells = [" ".join(text.split()) for text in (str(name), *texts)]
-        longest = max(map(cell_len, cells))
-        columns[name] = [set_cell_size(cell, longest) for cell in cells]
+        columns.append([cell.ljust(max(map(len, cells))) for cell in cells])
+    limit = get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    first, *others = columns
     blocks = [[first]]
-    for name in others:
-        heads = [columns[one][0] for one in (*blocks[-1], name)]
-        if cell_len("  ".join(heads)) > width and len(blocks[-1]) > 1:
+    for column in others:
+        heads = [one[0] for one in (*blocks[-1], column)]
+        if len("  ".join(heads)) > limit and len(blocks[-1]) > 1:
             blocks.append([first])
-        blocks[-1].append(name)
+        blocks[-1].append(column)
     lines = []
     for block in blocks:
-        rows_of_block = zip(*(columns[name] for name in block), strict=True)
-        lines += ["", *("  ".join(cells).rstrip() for cells in rows_of_block)]
+        lines += ["", *("  ".join(cells).rstrip() for cells in zip(*block, strict=True))]
     return "\n".join(lines[1:])
 
 
@@ -189,10 +163,8 @@ def split_list(text: str | None) -> list[str]:
         >>> split_list('CN, "AD, late"')
         ['CN', 'AD, late']
     """
-    if not text:
-        return []
-    parts = next(csv.reader([text], skipinitialspace=True), [])
-    return [part.strip() for part in parts if part.strip()]
+    rows = csv.reader([text or ""], skipinitialspace=True)
+    return [part.strip() for row in rows for part in row if part.strip()]
 
 
 def parse_pairs(items: Sequence[str] | None, option: str) -> dict[str, str]:

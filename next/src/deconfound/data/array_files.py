@@ -6,6 +6,7 @@ import gzip
 import math
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +20,6 @@ ARRAY_ENDINGS = (".npy", ".npz", ".pt", ".pth", ".safetensors")
 # its own size.
 LARGEST_UNPACKED = 10**9
 LARGEST_RATIO = 100
-CHUNK = 2**20
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -66,11 +66,10 @@ def as_samples(values: Any) -> NDArray[Any]:
     Raises:
         ShapeError: It does not hold finite real numbers.
     """
-    if isinstance(values, np.ma.MaskedArray):
-        raise ShapeError("Samples cannot be masked. Pass values.filled(…).")
     array = to_numpy(values)
-    if array.dtype.kind not in "biuf":
-        raise ShapeError(f"Samples of type {array.dtype} are no real numbers. Pass an array.")
+    if isinstance(values, np.ma.MaskedArray) or array.dtype.kind not in "biuf":
+        kind = f"{type(values).__name__} of {array.dtype}"
+        raise ShapeError(f"Samples must be real numbers without a mask; got a {kind}. Convert it.")
     if array.dtype not in (np.uint8, np.float32):
         with np.errstate(over="ignore"):  # A number beyond float32 becomes infinite.
             array = array.astype(np.float32)
@@ -95,8 +94,8 @@ def to_numpy(values: Any) -> NDArray[Any]:
 def refuse_unpacking(path: Path) -> None:
     """Refuse a compressed file that unpacks to far more than its size, before memory is taken."""
     size = path.stat().st_size
-    unpacked = _unpacked_size(path, max(LARGEST_UNPACKED, LARGEST_RATIO * size))
-    if unpacked > LARGEST_UNPACKED and unpacked > LARGEST_RATIO * size:
+    limit = max(LARGEST_UNPACKED, LARGEST_RATIO * size)
+    if _unpacked_size(path, limit) > limit:
         raise TableError(
             f"{path.name!r} has {size:,} bytes and unpacks to more than "
             f"{LARGEST_UNPACKED / 1e9:g} GB. If it is not damaged, save it without compression."
@@ -107,7 +106,7 @@ def _unpacked_size(path: Path, limit: int) -> int:
     """Return the unpacked size of a compressed file, or 0 for other and for damaged files."""
     with path.open("rb") as file:
         start = file.read(4)
-    try:
+    with suppress(Exception):  # The reader of the file raises the error.
         if start[:2] == b"PK":
             with zipfile.ZipFile(path) as archive:
                 return sum(item.file_size for item in archive.infolist())
@@ -115,34 +114,23 @@ def _unpacked_size(path: Path, limit: int) -> int:
             metadata = import_extra("pyarrow.parquet", "files").read_metadata(path)
             return 8 * int(metadata.num_rows) * int(metadata.num_columns)
         if start[:2] == b"\x1f\x8b":
-            return _count_gzip(path, limit)
-    except Exception:  # The reader of the file raises the error.
-        return 0
+            with gzip.open(path) as content:
+                # To get there it is unpacked, but not kept.
+                return content.seek(limit + 1)
     return 0
 
 
-def _count_gzip(path: Path, limit: int) -> int:
-    total = 0
-    with gzip.open(path) as file:
-        while total <= limit and (chunk := file.read(CHUNK)):
-            total += len(chunk)
-    return total
-
-
 def _read_numpy(path: Path) -> dict[str, NDArray[Any]]:
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
+    # Opened here, because numpy leaves a damaged archive open.
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(path):
             _check_header(file, path.stat().st_size)
-        return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-    arrays = {}
-    with zipfile.ZipFile(path) as archive:
-        for item in archive.infolist():
-            with archive.open(item) as member:
-                _check_header(member, item.file_size)
-                member.seek(0)
-                array = np.lib.format.read_array(member, allow_pickle=False)
-            arrays[item.filename.removesuffix(".npy")] = array
-    return arrays
+            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+        with np.load(file, allow_pickle=False) as archive:
+            for item in archive.zip.infolist():
+                with archive.zip.open(item) as member:
+                    _check_header(member, item.file_size)
+            return dict(archive)
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -160,8 +148,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
 def _check_header(file: IO[bytes], size: int) -> None:
     """Refuse an array that claims more than its file of `size` bytes, or that holds objects."""
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
+    if np.lib.format.read_magic(file) == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     else:
         shape, _, dtype = np.lib.format.read_array_header_2_0(file)

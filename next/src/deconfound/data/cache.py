@@ -7,15 +7,12 @@ name. The folder may be deleted whenever no command runs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,11 +21,13 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
-from deconfound.data.samples import digest
+from deconfound.data.samples import digest, digest_array
 from deconfound.errors import StateError, TableError
 
 OnProgress = Callable[[int, int, str], None]
 Decoder = Callable[[Path], NDArray[Any]]
+# Returns the function that decodes one file, and a note.
+MakeDecoder = Callable[[OnProgress | None], tuple[Decoder, str]]
 
 # To be raised when files are decoded otherwise than before.
 FORMAT = 1
@@ -70,7 +69,7 @@ def cache_folder() -> Path:
 
 def decode_files(
     paths: Sequence[Path],
-    make_decoder: Callable[[OnProgress | None], tuple[Decoder, str]],
+    make_decoder: MakeDecoder,
     settings: dict[str, Any],
     *,
     folder: str | os.PathLike[str] | None,
@@ -81,7 +80,7 @@ def decode_files(
 
     Args:
         paths: The files.
-        make_decoder: Returns a function that decodes one file, and a note.
+        make_decoder: Is called only if the cache lacks the samples.
         settings: All that decoding depends on beside the files, JSON-safe.
         folder: The cache; None is `cache_folder()`.
         skip_bad: Whether files that cannot be decoded are left out.
@@ -96,19 +95,18 @@ def decode_files(
     path = folder / f"{digest(json.dumps(stamps, sort_keys=True))[:40]}.samples"
     # A set that lacks files was made with `skip_bad`, and is an error without it.
     fewest = 1 if skip_bad else len(paths)
-    decoded = _load(path, fewest)
+    decoded = _find(path, fewest)
     if decoded is not None:
         return decoded
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             # Another process may have decoded them while this one waited.
-            decoded = _load(path, fewest)
-            if decoded is None:
+            if _find(path, fewest) is None:
                 decode, note = make_decoder(on_progress)
                 samples = map_files(decode, paths, "Decoding", on_progress)
-                _write(path, samples, len(paths), note, skip_bad)
-                decoded = _load(path, fewest)
+                _write(path, samples, note, skip_bad)
+            return _load(path)
     except BrokenPipeError:  # Raised by `on_progress`.
         raise
     except OSError as error:
@@ -116,9 +114,6 @@ def decode_files(
             f"Decoded samples cannot be written to {str(folder)!r} ({error}). Make room there, or "
             "write another folder: cache='…', or the environment variable DECONFOUND_CACHE."
         ) from error
-    if decoded is None:
-        raise StateError(f"{str(path)!r} was deleted by another program. Start again.")
-    return decoded
 
 
 def map_files(
@@ -128,20 +123,20 @@ def map_files(
     on_progress: OnProgress | None,
 ) -> Iterator[Any]:
     """Yield what a function returns for each file, in order, or the TableError that it raises."""
+
+    def attempt(path: Path) -> Any:
+        try:
+            return function(path)
+        except TableError as error:
+            return error
+
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         for start in range(0, len(paths), WINDOW):
-            results = pool.map(partial(_attempt, function), paths[start : start + WINDOW])
+            results = pool.map(attempt, paths[start : start + WINDOW])
             for count, result in enumerate(results, start + 1):
                 if on_progress is not None:
                     on_progress(count, len(paths), text)
                 yield result
-
-
-def _attempt(function: Callable[[Path], Any], path: Path) -> Any:
-    try:
-        return function(path)
-    except TableError as error:
-        return error
 
 
 def _stamp(path: Path) -> list[Any]:
@@ -150,47 +145,46 @@ def _stamp(path: Path) -> list[Any]:
     return [str(path.absolute()), *((facts.st_size, facts.st_mtime_ns) if facts else ())]
 
 
-def _load(path: Path, fewest: int) -> Decoded | None:
+def _find(path: Path, fewest: int) -> Decoded | None:
     """Return a finished set of samples, or None if it is absent, damaged or has too few."""
     try:
-        facts = json.loads(path.with_suffix(".json").read_text())
-        x = np.memmap(path, dtype=facts["dtype"], mode="r", shape=tuple(facts["shape"]))
-        decoded = Decoded(x, facts["good"], facts["digest"], facts["notes"])
+        decoded = _load(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return decoded if len(x) >= fewest else None
+    return decoded if len(decoded.x) >= fewest else None
 
 
-def _write(path: Path, samples: Iterator[Any], count: int, note: str, skip_bad: bool) -> None:
+def _load(path: Path) -> Decoded:
+    facts = json.loads(path.with_suffix(".json").read_text())
+    x = np.memmap(path, dtype=facts["dtype"], mode="r", shape=tuple(facts["shape"]))
+    return Decoded(x, facts["good"], facts["digest"], facts["notes"])
+
+
+def _write(path: Path, samples: Iterator[Any], note: str, skip_bad: bool) -> None:
     """Write samples one after the other, then the facts about them.
 
     The bytes are written and not mapped: on a full disk that is an error and not a crash.
     """
-    first: NDArray[Any] | None = None
-    good, faults, content = list[int](), list[str](), hashlib.sha256()
+    first: Any = None
+    good, faults = list[int](), list[str]()
     with _writing(path) as file:
         for place, sample in enumerate(samples):
             if isinstance(sample, TableError):
                 faults.append(str(sample))
                 continue
-            if first is None:
-                first = sample
-                _require_room(path.parent, count * sample.nbytes)
+            first = sample if first is None else first
             if (sample.shape, sample.dtype) != (first.shape, first.dtype):
                 raise TableError(
                     f"The reader returns {sample.dtype} of shape {sample.shape} for one file and "
                     f"{first.dtype} of shape {first.shape} for another. Return one of them."
                 )
             good.append(place)
-            content.update(sample.tobytes())
             file.write(sample.tobytes())
-        notes = _report_faults(faults, len(good), skip_bad)
-    assert first is not None
-    facts: dict[str, Any] = {"dtype": first.dtype.str, "shape": [len(good), *first.shape]}
-    facts |= {"good": good, "notes": [*notes, *filter(None, [note])]}
-    facts["digest"] = digest(content.hexdigest(), facts["dtype"], str(facts["shape"]))
+        notes = [*_report_faults(faults, len(good), skip_bad), *filter(None, [note])]
+    x = np.memmap(path, first.dtype, "r", shape=(len(good), *first.shape))
+    facts = {"dtype": x.dtype.str, "shape": x.shape, "digest": digest_array(x)}
     with _writing(path.with_suffix(".json")) as file:
-        file.write(json.dumps(facts).encode())
+        file.write(json.dumps({**facts, "good": good, "notes": notes}).encode())
 
 
 def _report_faults(faults: Sequence[str], good: int, skip_bad: bool) -> list[str]:
@@ -198,8 +192,9 @@ def _report_faults(faults: Sequence[str], good: int, skip_bad: bool) -> list[str
     if not faults:
         return []
     count = f"{len(faults):,} files cannot be read"
-    rest = len(faults) - MOST_FAULTS
-    lines = [*faults[:MOST_FAULTS], *([f"… and {rest:,} more."] if rest > 0 else [])]
+    lines = [*faults[:MOST_FAULTS]]
+    if len(faults) > MOST_FAULTS:
+        lines.append(f"… and {len(faults) - MOST_FAULTS:,} more.")
     if skip_bad and good:
         return [f"{count} and are left out: {' '.join(lines)}"]
     fix = "Repair them" + (", or leave them out: skip_bad=True." if good else ".")
@@ -219,9 +214,3 @@ def _writing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-def _require_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from numbers import Number
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from deconfound.data.array_files import as_samples
+from deconfound.data.array_files import as_samples, to_numpy
 from deconfound.data.cache import OnProgress
 from deconfound.data.features import select_names
 from deconfound.data.images import to_pixels
@@ -43,20 +42,24 @@ def read_dataset(
             f"A {type(dataset).__name__} has no samples by number. Pass a dataset with len() and "
             "dataset[i], not a loader or a stream: list(stream)."
         )
-    key, names = _find_input(dataset[0], features)
-    first = _to_array(_input_of(dataset[0], key), size)
+    item = dataset[0]
+    cells: dict[str, list[Any]] = {}
+    key = None
+    if isinstance(item, Mapping):
+        cells = {name: [] for name, value in item.items() if np.ndim(value) == 0}
+        key = choose_input([name for name in item if name not in cells], features, "entry")
+    first = _read_input(item, key, size)
     if not first.ndim:
         raise ShapeError("The samples are single numbers. Pass an array of shape (n, 1).")
-    if not np.array_equal(first, _to_array(_input_of(dataset[0], key), size), equal_nan=True):
+    if not np.array_equal(first, _read_input(dataset[0], key, size)):
         raise ShapeError(
             "Sample 0 differs from one reading to the next. Leave random transforms out of the "
             "dataset: samples are read once, and the training augments them."
         )
     x = np.empty((len(dataset), *first.shape), first.dtype)
-    cells: dict[str, list[Any]] = {name: [] for name in names}
     for row in range(len(dataset)):
         item = dataset[row]
-        sample = _to_array(_input_of(item, key), size)
+        sample = _read_input(item, key, size)
         if (sample.shape, sample.dtype) != (first.shape, first.dtype):
             raise ShapeError(
                 f"Sample {row} has shape {sample.shape} and type {sample.dtype}, sample 0 has "
@@ -64,50 +67,31 @@ def read_dataset(
                 "pictures write size=, such as size=(3, 64, 64)."
             )
         x[row] = sample
-        for name in names:
-            cells[name].append(_to_cell(item[name]))
+        for name, column in cells.items():
+            column.append(to_numpy(item[name]).item())
         if on_progress is not None:
             on_progress(row + 1, len(dataset), "Reading samples")
     return x, pd.DataFrame(cells, index=range(len(dataset)), dtype=object)
 
 
-def choose_input(names: list[str], features: str | Iterable[str] | None, what: str) -> str:
+def choose_input(names: Sequence[str], features: str | Iterable[str] | None, what: str) -> str:
     """Return the one name that is the input; all others are columns of one value per row."""
-    chosen = select_names(names, features, names, what) if names else []
-    if len(chosen) != 1:
-        listed = ", ".join(map(repr, chosen)) or "none"
-        fix = f" Write the one that is the input: features=[{chosen[0]!r}]." if chosen else ""
+    inputs = select_names(names, features, names, what) if names else []
+    if len(inputs) != 1:
+        listed = ", ".join(map(repr, inputs)) or "none"
+        fix = f" Write the one that is the input: features=[{inputs[0]!r}]." if inputs else ""
         raise OptionError(f"One {what} must be the input; there are {listed}.{fix}")
-    return chosen[0]
+    return inputs[0]
 
 
-def _find_input(item: Any, features: str | Iterable[str] | None) -> tuple[str | None, list[str]]:
-    """Return the key of the input in a dict, or None for other items, and the keys of columns."""
-    if not isinstance(item, Mapping):
-        return None, []
-    columns = [key for key, value in item.items() if _is_cell(value)]
-    inputs = [key for key in item if key not in columns]
-    return choose_input(inputs, features, "entry of an item"), columns
-
-
-def _input_of(item: Any, key: str | None) -> Any:
+def _read_input(item: Any, key: str | None, size: Any) -> NDArray[Any]:
+    """Return the input of an item as an array."""
     if key is not None:
-        return item[key]
-    return item[0] if isinstance(item, tuple) else item
-
-
-def _to_array(value: Any, size: Any) -> NDArray[Any]:
-    if hasattr(value, "getbands"):  # A picture of Pillow.
-        return to_pixels(value, size)
+        item = item[key]
+    elif isinstance(item, tuple):
+        item = item[0]
+    if hasattr(item, "getbands"):  # A picture of Pillow.
+        return to_pixels(item, size)
     if size is not None:
         raise OptionError("size= is for pictures, but the samples are arrays. Leave it out.")
-    return as_samples(value)
-
-
-def _is_cell(value: Any) -> bool:
-    is_scalar = isinstance(value, (str, Number, np.generic)) or value is None
-    return is_scalar or (hasattr(value, "item") and getattr(value, "ndim", 1) == 0)
-
-
-def _to_cell(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
+    return as_samples(item)

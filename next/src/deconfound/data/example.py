@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,9 +41,7 @@ def example(name: str = "heart") -> tuple[Tensor, Tensor, pd.DataFrame]:
 
     if name != "heart":
         raise OptionError(f"name={name!r} is no example. Write dc.example('heart').")
-    path = files("deconfound.data").joinpath("heart.csv")
-    with path.open() as file:
-        table = pd.read_csv(file)
+    table = pd.read_csv(Path(__file__).with_name("heart.csv"))
     # The file is sorted by hospital. The order is fixed, so that examples repeat.
     table = table.iloc[np.random.default_rng(0).permutation(len(table))].reset_index(drop=True)
     measured = pd.DataFrame(
@@ -56,13 +54,7 @@ def example(name: str = "heart") -> tuple[Tensor, Tensor, pd.DataFrame]:
     ).astype(np.float64)
     standardised = (measured - measured.mean()) / measured.std()
     is_ill = table["HeartDisease"] > 0
-    people = pd.DataFrame(
-        {
-            "age": table["Age"].astype(np.float64),
-            "sex": table["sex"],
-            "hospital": table["dataset"],
-            "ill": is_ill,
-        }
-    )
+    people = table.rename(columns={"Age": "age", "dataset": "hospital"})
+    people = people[["age", "sex", "hospital"]].astype({"age": np.float64}).assign(ill=is_ill)
     features = torch.from_numpy(standardised.fillna(0.0).to_numpy(np.float32))
     return features, torch.from_numpy(is_ill.to_numpy(np.float32)), people

@@ -12,16 +12,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from deconfound.errors import OptionError, TableError, nearest_names
-from deconfound.table import Kind, Table, read_columns, read_table, to_levels, to_numbers
+from deconfound.table import Kind, Table, read_columns, read_table
 
 
 @dataclass(frozen=True)
 class FeatureEncoder:
     """Columns of a table as an array, the same for training rows and for new ones.
 
-    A numeric column is one column of x, with NaN where a cell is missing. A categorical column is
-    one 0/1 column per level, or a single one for the second of two levels; all are 0 where the
-    cell is missing or the level was not among the training rows.
+    A numeric column is one column of x, with NaN where a cell is missing. A column of two levels is
+    one column that is 1 for the second level, 0 for the first, and NaN where the cell is neither of
+    both. Other categorical columns are one 0/1 column per level; all are 0 where the cell is
+    missing or its level was not among the training rows. A network reads NaN as the mean.
 
     Attributes:
         columns: The levels of each column of the table, None for a numeric column.
@@ -64,10 +65,9 @@ class FeatureEncoder:
         """The name of each column of x."""
         names: list[str] = []
         for name, levels in self.columns.items():
-            if levels is None:
-                names.append(name)
-            else:
-                names += [f"{name}: {level}" for level in _levels_with_column(levels)]
+            columns = [name] if levels is None else [f"{name}: {level}" for level in levels]
+            # Of two levels only the second has a column.
+            names += columns[1:] if len(columns) == 2 else columns
         return tuple(names)
 
     def encode(self, table: Table) -> NDArray[np.float32]:
@@ -76,16 +76,10 @@ class FeatureEncoder:
         Raises:
             TableError: Lists the columns that are absent, or hold texts instead of numbers.
         """
-        raw = read_columns(table, list(self.columns))
-        parts: list[NDArray[Any]] = []
-        faults: list[object] = []
-        for name, levels in self.columns.items():
-            try:
-                parts.append(_encode_column(raw[name], name, levels))
-            except TableError as error:
-                faults += error.faults
-        if faults:
-            raise TableError(*faults)
+        kinds: dict[str, Kind] = dict.fromkeys(self.columns, "categorical")
+        kinds |= {name: "numeric" for name, levels in self.columns.items() if levels is None}
+        cells = read_table(read_columns(table, list(self.columns)), types=kinds)
+        parts = [_encode_column(cells[name], levels) for name, levels in self.columns.items()]
         with np.errstate(over="ignore"):
             x = np.hstack(parts).astype(np.float32)
         infinite = np.array(self.names)[np.isinf(x).any(axis=0)].tolist()
@@ -139,15 +133,13 @@ def select_names(
     return [name for name in names if name in selected]
 
 
-def _levels_with_column(levels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the levels that have a column: of two levels only the second."""
-    return levels[1:] if len(levels) == 2 else levels
-
-
-def _encode_column(values: pd.Series, name: str, levels: tuple[str, ...] | None) -> NDArray[Any]:
+def _encode_column(cells: pd.Series, levels: tuple[str, ...] | None) -> NDArray[Any]:
+    """Return the columns of x for one column of the table, shape `(n, k)`."""
     if levels is None:
-        return to_numbers(values, name)[:, None]
-    is_level: NDArray[np.bool_] = to_levels(values)[:, None] == np.array(
-        _levels_with_column(levels), object
-    )
+        return cells.to_numpy()[:, None]
+    texts = cells.astype(object).to_numpy()[:, None]
+    is_level: NDArray[np.bool_] = texts == np.array(levels, dtype=object)
+    if len(levels) == 2:
+        # A row with neither level has no value.
+        return np.where(is_level.any(axis=1), is_level[:, 1], np.nan)[:, None]
     return is_level

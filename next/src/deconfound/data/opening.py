@@ -14,22 +14,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from deconfound.data.array_files import ARRAY_ENDINGS, as_samples, read_arrays
-from deconfound.data.bids import PERSON, pair_scans
 from deconfound.data.cache import Decoder, OnProgress, decode_files
 from deconfound.data.datasets import choose_input, read_dataset
 from deconfound.data.features import FeatureEncoder, select_names
-from deconfound.data.folders import find_format, is_bids, list_files, load_reader
-from deconfound.data.images import IMAGE_ENDINGS
-from deconfound.data.intensity import read_size
-from deconfound.data.matching import Matching, Pairs, read_frame
-from deconfound.data.samples import SampleKind, Samples, digest, digest_array
-from deconfound.data.scans import SCAN_ENDINGS
+from deconfound.data.folders import open_folder
+from deconfound.data.matching import Matching, read_frame
+from deconfound.data.samples import Samples, digest, digest_array
 from deconfound.errors import OptionError, ShapeError, TableError
 from deconfound.table import Kind, Table, format_names, read_columns, read_table
 
 # A path; an array, tensor, table or dataset.
 Source = Any
-_Form = Literal["folder", "arrays", "table", "dataset"]
 
 
 def open_samples(  # noqa: PLR0913
@@ -101,21 +96,25 @@ def open_samples(  # noqa: PLR0913
         ((3, 3), 'array', ['0', '1', '2'])
     """
     form = _find_form(source)
-    for name, value in (("reader", reader), ("size", size)):
-        if value is not None and form != "folder" and (name, form) != ("size", "dataset"):
-            raise OptionError(f"{name}= is for folders of files; the source is none. Leave it out.")
+    if reader is not None and form != "folder":
+        raise OptionError("reader= is for folders of files; the source is none. Leave it out.")
+    if size is not None and form not in ("folder", "dataset"):
+        raise OptionError("size= is for pictures and scans; the source has none. Leave it out.")
     matching = Matching(None if table is None else read_frame(table), id, skip_bad)
     if form == "folder":
         decode = partial(decode_files, folder=cache, skip_bad=skip_bad, on_progress=on_progress)
-        samples = _open_folder(Path(source), matching, features, size, reader, decode)
+        samples = open_folder(Path(source), matching, features, size, reader, decode)
     elif form == "table":
         samples = _open_table(source, matching, features, roles, types, encoder)
-    elif form == "arrays":
-        is_file = isinstance(source, (str, os.PathLike))
-        arrays = read_arrays(Path(source)) if is_file else {"": source}
-        samples = _open_arrays(arrays, matching, features)
     else:
-        samples = _join(*read_dataset(source, features, size, on_progress), matching)
+        if form == "dataset":
+            x, columns = read_dataset(source, features, size, on_progress)
+        else:
+            x, columns = _split_arrays(source, features)
+        pairs = matching.pair_rows(columns)
+        if not np.array_equal(pairs.samples, np.arange(len(x))):
+            x = x[pairs.samples]
+        samples = Samples(x, pairs.table, pairs.ids, None, "array", digest_array(x), pairs.notes)
     inputs = [] if samples.features is None else list(samples.features.columns)
     names = [*roles] or [str(name) for name in samples.table if name not in inputs]
     named = pd.DataFrame(read_columns(samples.table, names) if names else {})
@@ -123,7 +122,7 @@ def open_samples(  # noqa: PLR0913
     return replace(samples, fingerprint=digest(*parts))
 
 
-def _find_form(source: Source) -> _Form:
+def _find_form(source: Source) -> Literal["folder", "arrays", "table", "dataset"]:
     """Return what a source is."""
     if isinstance(source, (str, os.PathLike)):
         if Path(source).is_dir():
@@ -156,90 +155,36 @@ def _open_table(
             raise OptionError("Two tables need a column that joins them. Write id='…'.")
         read_columns(columns, [matching.id])
     pairs = matching.pair_rows(columns)
+    cells = pairs.table
     if encoder is None:
-        # A role that is absent may be a confound, which would be a feature under another name.
-        read_columns(pairs.table, [*roles]) if roles else None
         usual = [str(name) for name in columns if name not in (*roles, matching.id)]
-        names = select_names([*map(str, pairs.table)], features, usual, "feature column")
+        names = select_names([*map(str, cells)], features, usual, "feature column")
+        kinds = {name: kind for name, kind in (types or {}).items() if name in names}
         try:
             # Columns with their kinds are parsed once, and not again to encode them.
-            kinds = {name: kind for name, kind in (types or {}).items() if name in names}
-            typed = read_table(read_columns(pairs.table, names), types=kinds)
-            encoder = FeatureEncoder.fit(typed, names, types)
+            cells = read_table(cells[names], types=kinds)
+            encoder = FeatureEncoder.fit(cells, names, kinds)
         except TableError as error:
             columns_in_doubt = dict.fromkeys(getattr(fault, "column", "") for fault in error.faults)
             excluded = [f"-{name}" for name in columns_in_doubt]
             fix = f"Or leave these columns out of the features: features={excluded}."
             raise TableError(*error.faults, fix) from None
-        return _make(encoder.encode(typed), "table", pairs, encoder=encoder)
-    return _make(encoder.encode(pairs.table), "table", pairs, encoder=encoder)
+    x = encoder.encode(cells)
+    return Samples(x, pairs.table, pairs.ids, encoder, "table", digest_array(x), pairs.notes)
 
 
-def _open_arrays(
-    arrays: Mapping[str, Any], matching: Matching, features: str | Sequence[str] | None
-) -> Samples:
-    """Open one array of several, of which those of shape (n,) are columns."""
+def _split_arrays(
+    source: Source, features: str | Sequence[str] | None
+) -> tuple[NDArray[Any], pd.DataFrame]:
+    """Return one array of several, and those of shape `(n,)` as columns."""
+    is_file = isinstance(source, (str, os.PathLike))
+    arrays = read_arrays(Path(source)) if is_file else {"": source}
     columns = {name: values for name, values in arrays.items() if np.ndim(values) == 1 and name}
     inputs = [name for name in arrays if name not in columns]
-    x = as_samples(arrays[choose_input(inputs, features, "array")])
+    name = choose_input(inputs, features, "array")
+    x = as_samples(arrays[name])
     if x.ndim < 2 or not len(x):
         fix = "Pass one row per sample: values.reshape(n, -1)."
         raise ShapeError(f"The array has shape {x.shape}. {fix}")
-    wrong = [name for name, values in columns.items() if len(values) != len(x)]
-    if wrong:
-        text = f"There are {len(x):,} samples, and not as many values in {format_names(wrong)}."
-        raise ShapeError(f"{text} Save one value per sample.")
-    frame = read_frame(columns) if columns else pd.DataFrame(index=range(len(x)))
-    return _join(x, frame, matching)
-
-
-def _join(x: NDArray[Any], columns: pd.DataFrame, matching: Matching) -> Samples:
-    """Join an array and the columns beside it with the table."""
-    pairs = matching.pair_rows(columns)
-    is_in_order = np.array_equal(pairs.samples, np.arange(len(x)))
-    return _make(x if is_in_order else x[pairs.samples], "array", pairs)
-
-
-def _open_folder(
-    folder: Path,
-    matching: Matching,
-    features: str | Sequence[str] | None,
-    size: Any,
-    reader: str | Decoder | None,
-    decode: Any,
-) -> Samples:
-    """Open the files of a folder, which are decoded into the cache."""
-    if reader is not None and size is not None:
-        raise OptionError("size= has no effect on a reader. Let it return samples of this size.")
-    is_study = matching.id in (None, PERSON) and is_bids(folder)
-    endings = SCAN_ENDINGS if is_study else (*IMAGE_ENDINGS, *SCAN_ENDINGS)
-    usual = "sub-*_T1w.*" if is_study else None
-    names = list_files(folder, features or usual, endings if reader is None else ("",))
-    if is_study:
-        pairs = pair_scans(names, folder, matching.table, matching.skip_bad)
-    else:
-        pairs = matching.pair_files(names, folder)
-    paths = [folder / names[place] for place in pairs.samples]
-    if reader is None:
-        form = find_format(names)
-        settings = {"word": form.word, "size": read_size(size, form.axes)}
-        decoded = decode(paths, partial(form.make_decoder, paths, size), settings)
-    else:
-        function, source_text = load_reader(reader)
-        decoded = decode(paths, lambda _: (function, ""), {"reader": source_text})
-    kinds: dict[int, SampleKind] = {4: "image", 5: "scan"}
-    pairs = pairs.take(decoded.good)
-    pairs = replace(pairs, notes=(*pairs.notes, *decoded.notes))
-    return _make(decoded.x, kinds.get(decoded.x.ndim, "array"), pairs, content=decoded.digest)
-
-
-def _make(
-    x: NDArray[Any],
-    kind: SampleKind,
-    pairs: Pairs,
-    content: str | None = None,
-    encoder: FeatureEncoder | None = None,
-) -> Samples:
-    """Return samples whose fingerprint covers x alone."""
-    ids = pd.Series(pairs.ids, dtype=object).to_numpy()
-    return Samples(x, pairs.table, ids, encoder, kind, content or digest_array(x), pairs.notes)
+    # With a column of its length, because a table has columns, and all of one length.
+    return x, read_frame({**columns, name: range(len(x))}).drop(columns=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from deconfound import metrics
 from deconfound.auditing import Audit, headline, scores_by_measure
@@ -23,7 +22,7 @@ from deconfound.metrics import Estimate, HonestScore
 from deconfound.runs import folder as files
 from deconfound.runs.config import Config
 from deconfound.runs.fit import audit_models, describe_run, read_confounds
-from deconfound.runs.folder import RunFolder, write_json, write_whole
+from deconfound.runs.folder import RunFolder, flatten, write_json, write_whole
 from deconfound.runs.jobs import check_part, make_tasks, run_folds
 from deconfound.runs.page import render_comparison
 from deconfound.runs.problem import Problem, prepare, vary
@@ -34,8 +33,9 @@ Answer = Literal["base", "better", "worse", "no difference", "unknown"]
 TABLE = "comparison.csv"
 # Planted leaks and probes of more models would take longer than their training.
 MOST_MODELS_IN_FULL = 3
-# Keys of data in which variants cannot differ, because they share samples.
-SHARED = ("source", "table", "labels", "positive", "id", "person", "types", "features", "options")
+NO_INTERVALS = metrics.Resampling(bootstraps=0)
+# Variants share samples and folds. These keys of `data` change neither.
+FREE_KEYS = ("data.controls", "data.missing")
 # Reference rows of tables and arrays, for labels with levels and for numbers.
 REFERENCES = {
     "logistic regression": "sklearn.linear_model:LogisticRegression",
@@ -105,11 +105,8 @@ class Comparison:
         if self.audit is None:
             return ()
         left, worth, unknown = self.audit.summary
-        clauses = []
-        for answer in ("better", "worse"):
-            same = [line for line in self.lines if line.answer == answer]
-            names = ", ".join(f"{line.variant} (for {line.label})" for line in same)
-            clauses += [f"{names} {'is' if len(same) == 1 else 'are'} {answer}"] if same else []
+        different = [line for line in self.lines if line.answer in ("better", "worse")]
+        clauses = [f"{line.variant} (for {line.label}) is {line.answer}" for line in different]
         differences = "; ".join(clauses) or "no variant is measurably better or worse"
         return left, f"{worth} Compared with {self.base}, {differences}.", unknown
 
@@ -190,20 +187,17 @@ def compare(
     if part is not None:
         check_part(part)
     problem = prepare(settings, data, on_progress)
-    problems = _make_problems(problem, settings.compare.variants or default_variants(problem))
-    folder = RunFolder(_folder_of(settings), (files.RUN, TABLE, files.RESULTS, files.REPORT))
+    problems = _make_problems(problem)
+    folder = RunFolder(_folder_of(problem), (files.RUN, TABLE, files.RESULTS, files.REPORT))
     with folder.lock(part):
         if force:
             _clear(folder)
         folder.claim({**describe_run(problem), "command": "compare"}, force)
         tasks = []
         for (variant, seed), one in problems.items():
-            place = RunFolder(_folder_of(one.config))
-            place.claim(describe_run(one))
-            title = (
-                f"{variant}, seed {seed}, " if len(settings.compare.seeds) > 1 else f"{variant}, "
-            )
-            tasks += make_tasks(one, place.path, title)
+            RunFolder(_folder_of(one)).claim(describe_run(one))
+            words = f", seed {seed}" if len(settings.compare.seeds) > 1 else ""
+            tasks += make_tasks(one, _folder_of(one), f"{variant}{words}, ")
         run_folds(tasks, problem, jobs, scheduler, part, on_progress)
         comparison = _read_comparison(folder.path, problem, problems, audit, on_progress)
         if comparison.lines:
@@ -257,66 +251,66 @@ def compare_folds(
         >>> compare_folds({"0": 0.76, "1": 0.79, "2": 0.77}, base, test_share=1 / 3)[1]
         'better'
     """
-    pairs = [values[fold] - base[fold] for fold in base if fold in values]
-    differences = [difference for difference in pairs if not isnan(difference)]
-    if len(differences) < 2:
-        return Estimate(differences[0] if differences else nan), "unknown"
-    estimate = metrics.nadeau_bengio(differences, test_share)
-    if isnan(estimate.low):  # All differences are equal, and none of them is 0.
+    differences = (pd.Series(values) - pd.Series(base)).dropna()
+    estimate = Estimate(float(differences.mean()))
+    if len(differences) > 1:
+        estimate = metrics.nadeau_bengio(differences, test_share)
+    # Equal differences have no spread, and then no interval unless all of them are 0.
+    if isnan(estimate.low):
         return estimate, "unknown"
     if estimate.low > 0:
         return estimate, "better"
     return estimate, "worse" if estimate.high < 0 else "no difference"
 
 
-def _folder_of(config: Config) -> str:
-    assert config.run.folder is not None
-    return config.run.folder
+def _folder_of(problem: Problem) -> Path:
+    assert problem.config.run.folder is not None
+    return Path(problem.config.run.folder)
 
 
-def _make_problems(
-    problem: Problem, variants: Mapping[str, Mapping[str, Any]]
-) -> dict[tuple[str, int], Problem]:
+def _make_problems(problem: Problem) -> dict[tuple[str, int], Problem]:
     """Return the problem of each variant and seed; all have the same samples and folds."""
     base = problem.config
     # Seeds are of weights and batches. The folds stay those of the first one.
     if base.splits.seed is None:
         base = base.change({"splits.seed": base.run.seed})
     problems, faults = {}, []
-    for variant, changes in variants.items():
+    for variant, changes in (base.compare.variants or default_variants(problem)).items():
         try:
-            config = base.change(changes)
-            _check_shared(config, base)
-            is_same_data = config.data == base.data and config.design == base.design
-            own = vary(problem, config) if is_same_data else prepare(config, problem.samples)
+            own = _vary(problem, base, base.change(changes))
         except DeconfoundError as error:
             faults += [f"compare.variants.{variant}: {line}" for line in str(error).splitlines()]
             continue
-        own = replace(own, folds=problem.folds, is_from_files=problem.is_from_files)
-        place = Path(_folder_of(base), "variants", quote(variant, safe=" ").replace(".", "%2E"))
+        name = quote(variant, safe=" ").replace(".", "%2E")
         for seed in base.compare.seeds:
-            seeds = {"run.seed": seed, "run.folder": str(place / f"seed-{seed}")}
-            problems[variant, seed] = replace(own, config=config.change(seeds))
+            place = _folder_of(problem) / "variants" / name / f"seed-{seed}"
+            config = own.config.change({"run.seed": seed, "run.folder": str(place)})
+            problems[variant, seed] = replace(own, config=config)
     if faults:
         raise OptionError("\n".join(faults))
     return problems
 
 
-def _check_shared(config: Config, base: Config) -> None:
-    keys = [key for key in SHARED if getattr(config.data, key) != getattr(base.data, key)]
-    names = [f"data.{key}" for key in keys] + ["splits"] * (config.splits != base.splits)
-    if names:
+def _vary(problem: Problem, base: Config, config: Config) -> Problem:
+    """Return the problem of a variant, with the samples and folds of the base."""
+    old, new = flatten(base.to_dict()), flatten(config.to_dict())
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    shared = [key for key in keys if key.startswith(("data.", "splits.")) and key not in FREE_KEYS]
+    if shared:
         raise OptionError(
-            f"Variants share samples and folds, and this one changes {', '.join(names)}. "
+            f"Variants share samples and folds, and this one changes {', '.join(shared)}. "
             "Leave them as they are, or use `fit` for it."
         )
+    has_same_table = not any(key.startswith(("data.", "design.")) for key in keys)
+    own = vary(problem, config) if has_same_table else prepare(config, problem.samples)
+    return replace(own, folds=problem.folds, is_from_files=problem.is_from_files)
 
 
 def _clear(folder: RunFolder) -> None:
     """Delete an earlier comparison: the runs of its variants, then its own files."""
     for description in folder.path.glob(f"variants/*/*/{files.RUN}"):
         RunFolder(description.parent).clear()
-        for place in [*description.parents][:3]:
+        for place in description.parents[:3]:
             if not any(place.iterdir()):
                 place.rmdir()
     folder.clear()
@@ -332,108 +326,101 @@ def _read_comparison(
     """Return the comparison of the runs on disk; without lines while folds are open."""
     runs: dict[str, list[Run]] = {}
     failures: dict[str, str] = {}
-    is_open = False
     for (variant, seed), one in problems.items():
-        run = Run.load(_folder_of(one.config))
+        run = Run.load(_folder_of(one))
         runs.setdefault(variant, []).append(run)
-        is_open |= len(run.finished) + len(run.failures) < len(run.folds)
         for name, reason in run.failures.items():
             failures[f"{variant}, seed {seed}, fold {name}"] = reason
         # Results and a page for each run would take longer than the comparison.
         write_whole(run.folder / files.PREDICTIONS, run.predictions.to_csv(index=False))
+    finished = sum(len(run.finished) for own in runs.values() for run in own)
+    is_open = finished + len(failures) < len(problems) * len(problem.folds)
     whole = {name: own for name, own in runs.items() if all(run.is_finished for run in own)}
     if not whole and not is_open:
         reasons = "\n".join(dict.fromkeys(failures.values()))
         raise StateError(f"Each variant has a fold that failed: {reasons}")
     first = {variant: own[0] for variant, own in whole.items()}
-    comparison = Comparison(folder, next(iter(first), ""), first, (), None, failures, problem.notes)
-    return comparison if is_open else _measure(comparison, whole, problem, audit, on_progress)
-
-
-def _measure(
-    comparison: Comparison,
-    runs: Mapping[str, Sequence[Run]],
-    problem: Problem,
-    audit: bool,
-    on_progress: OnProgress | None,
-) -> Comparison:
-    """Return the comparison with its audit and lines."""
-    base = comparison.base
-    models = {variant: run.predictions for variant, run in comparison.runs.items()}
+    base = next(iter(first), "")
+    comparison = Comparison(folder, base, first, (), None, failures, problem.notes)
+    if is_open:
+        return comparison
+    models = {variant: run.predictions for variant, run in first.items()}
     options: dict[str, Any] = {"on_progress": on_progress}
     if len(models) > MOST_MODELS_IN_FULL:
         options |= {"planted": None, "probes": False}
-    report, notes = audit_models(comparison.runs[base], models, leaks=audit, **options)
-    parts = [(fold.test, fold.validation, fold.train) for fold in problem.folds]
-    test_share = float(np.mean([len(part[0]) / sum(map(len, part)) for part in parts]))
-    lines = []
+    report, notes = audit_models(first[base], models, leaks=audit, **options)
+    lines = tuple(_make_lines(report, whole, problem))
+    return replace(comparison, lines=lines, audit=report, notes=(*problem.notes, *notes))
+
+
+def _make_lines(
+    audit: Audit, runs: Mapping[str, Sequence[Run]], problem: Problem
+) -> Iterator[Line]:
+    """Yield a line for each label and variant."""
+    sizes = [(len(fold.test), len(fold.validation), len(fold.train)) for fold in problem.folds]
+    test_share = float(np.mean([size[0] / sum(size) for size in sizes]))
+    base, *_ = runs
     for label in problem.task.labels:
-        scores = {row.model: row.honest for row in report.performance if row.label == label}
+        scores = {row.model: row.honest for row in audit.performance if row.label == label}
         measure = headline(scores[base])
-        by_fold = _FoldScores(comparison.runs[base], label, measure)
-        values = {variant: by_fold.mean_over_seeds(own) for variant, own in runs.items()}
+        by_fold = _score_folds(runs, label, measure)
         for variant, honest in scores.items():
-            difference, answer = compare_folds(values[variant], values[base], test_share)
-            lines.append(
-                Line(
-                    variant=variant,
-                    label=label,
-                    measure=measure,
-                    honest=scores_by_measure(honest)[measure],
-                    difference=difference,
-                    answer="base" if variant == base else answer,
-                    left=_describe_left(report, variant),
-                    scores=honest,
-                )
+            difference, answer = compare_folds(by_fold[variant], by_fold[base], test_share)
+            yield Line(
+                variant=variant,
+                label=label,
+                measure=measure,
+                honest=scores_by_measure(honest)[measure],
+                difference=difference,
+                answer="base" if variant == base else answer,
+                left=_describe_left(audit, variant),
+                scores=honest,
             )
-    notes = [*comparison.notes, *notes]
-    return replace(comparison, lines=tuple(lines), audit=report, notes=tuple(notes))
 
 
-class _FoldScores:
-    """Scores one label in each fold by one measure, for runs with the same rows as `run`."""
+def _score_folds(
+    runs: Mapping[str, Sequence[Run]], label: str, measure: str
+) -> dict[str, dict[str, float]]:
+    """Return for each variant the score of a label in each fold, averaged over its seeds."""
+    base = next(iter(runs.values()))[0]
+    confounds = read_confounds(base.predictions, base.config).dropna()
+    weights = pd.Series(1.0, confounds.index)
+    if measure == "balanced":
+        is_numeric = base.task.kind == "numeric"
+        weights[:] = balance(
+            confounds.assign(**{label: base.predictions[label]}),
+            [label],
+            list(map(str, confounds)),
+            "entropy" if is_numeric else "overlap",
+            types={label: "numeric" if is_numeric else "categorical"},
+        ).weights[:, 0]
+    strata = confounds.apply(lambda one: metrics.thirds(one) if one.dtype == float else one)
+    averages = {}
+    for variant, own in runs.items():
+        scores = pd.DataFrame([_score_run(run, label, measure, strata, weights) for run in own])
+        averages[variant] = {str(fold): score for fold, score in scores.mean().items()}
+    return averages
 
-    def __init__(self, run: Run, label: str, measure: str) -> None:
-        self.task, self.label, self.measure = run.task, label, measure
-        typed = read_confounds(run.predictions, run.config)
-        self.is_complete = typed.notna().all(axis=1).to_numpy()
-        typed = typed[self.is_complete]
-        self.strata = {
-            str(name): np.asarray(metrics.thirds(one) if one.dtype == float else one.astype(str))
-            for name, one in typed.items()
-        }
-        self.weights: NDArray[np.float64] | None = None
-        if measure == "balanced":
-            kind: Any = "entropy" if run.task.kind == "numeric" else "overlap"
-            types = run.config.data.types
-            types = {name: types[name] for name in (label, *self.strata) if name in types}
-            rows, confounds = run.predictions[self.is_complete], list(self.strata)
-            self.weights = balance(rows, [label], confounds, kind, types=types).weights[:, 0]
 
-    def mean_over_seeds(self, runs: Sequence[Run]) -> dict[str, float]:
-        """Return the score in each fold; that of several seeds is averaged, and counts once."""
-        scores = pd.DataFrame([self._score_folds(run.predictions) for run in runs])
-        return {str(fold): float(mean) for fold, mean in scores.mean(skipna=False).items()}
-
-    def _score_folds(self, predictions: pd.DataFrame) -> dict[str, float]:
-        frame = predictions[self.is_complete].reset_index(drop=True)
-        outputs, truth = frame[self.task.column_names()].to_numpy(), self.task.encode(frame)
-        if self.task.kind != "classes":
-            place = self.task.labels.index(self.label)
+def _score_run(
+    run: Run, label: str, measure: str, strata: pd.DataFrame, weights: pd.Series
+) -> dict[str, float]:
+    """Return the score of a label in each fold, on the rows of `strata`."""
+    values = {}
+    for fold, rows in run.predictions.loc[strata.index].groupby("fold"):
+        outputs, truth = rows[run.task.column_names()].to_numpy(), run.task.encode(rows)
+        if run.task.kind != "classes":
+            place = run.task.labels.index(label)
             outputs, truth = outputs[:, place], truth[:, place]
-        values = {}
-        for fold, rows in frame.groupby("fold", sort=False).indices.items():
-            strata = {name: levels[rows] for name, levels in self.strata.items()}
-            weights = None if self.weights is None else self.weights[rows]
-            no_intervals = metrics.Resampling(bootstraps=0)
-            try:
-                honest = metrics.honest_performance(
-                    outputs[rows], truth[rows], strata, weights, resampling=no_intervals
-                )
-                values[str(fold)] = scores_by_measure(honest)[self.measure].value
-            except DeconfoundError:  # A fold without one of the classes, or without weights.
-                values[str(fold)] = nan
-        return values
+        levels: Any = strata.loc[rows.index].to_dict("list")
+        try:
+            honest = metrics.honest_performance(
+                outputs, truth, levels, weights[rows.index], resampling=NO_INTERVALS
+            )
+            values[str(fold)] = scores_by_measure(honest)[measure].value
+        except DeconfoundError:  # A fold without one of the classes, or without weights.
+            values[str(fold)] = nan
+    return values
 
 
 def _describe_left(audit: Audit, variant: str) -> str:

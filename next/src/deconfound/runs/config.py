@@ -14,10 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from deconfound.errors import OptionError
-from deconfound.runs.config_faults import describe_faults
+from deconfound.runs.config_faults import Key, describe_faults
 from deconfound.runs.yaml_text import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
@@ -26,9 +34,11 @@ if TYPE_CHECKING:
     from deconfound.training import Recipe
 
 # Keys that hold paths. In a config file they are relative to the file.
-PATHS = (("data", "source"), ("data", "table"), ("network", "weights"), ("run", "folder"))
-# Keys without which no run starts; `source` may be given in Python instead.
+PATHS = ("data.source", "data.table", "network.weights", "run.folder")
+# Keys without which no run starts; the first one is not needed if samples are given in Python.
 REQUIRED = (("data", "source"), ("data", "labels"), ("design", "confounds"))
+# Sections that may be written as a name alone.
+NAMED = ("network", "method")
 # What may change without making it another run. The data are known by their contents.
 NO_IDENTITY: Any = {
     "data": {"source", "table"},
@@ -59,21 +69,34 @@ def _read_controls(value: Any) -> Any:
 
 
 def _check_term(value: Any) -> Any:
-    """Refuse a term that is neither a column, nor a spline, nor an interaction."""
-    if isinstance(value, Mapping) and [*value] not in (["spline"], ["interaction"]):
+    """Refuse what `make_term` cannot read."""
+    try:
+        make_term(value)
+    except OptionError:
+        raise
+    except (KeyError, TypeError, ValueError):
         raise ValueError(
             f"a term must be a column, {{spline: age}}, {{spline: [age, 3]}} or "
             f"{{interaction: [age, sex]}}; got {value!r}."
-        )
+        ) from None
     return value
+
+
+def make_term(value: Any) -> Any:
+    """Return the term that a name or a mapping means."""
+    from deconfound.design import Interaction, Spline
+
+    if not isinstance(value, Mapping):
+        return value
+    ((kind, arguments),) = value.items()
+    arguments = [arguments] if isinstance(arguments, str) else arguments
+    return {"spline": Spline, "interaction": Interaction}[kind](*map(make_term, arguments))
 
 
 Text = Annotated[str, BeforeValidator(_as_text)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
-Terms = Annotated[
-    tuple[Annotated[str | dict[str, Any], BeforeValidator(_check_term)], ...],
-    BeforeValidator(_as_list),
-]
+OneTerm = Annotated[str | dict[str, Any], AfterValidator(_check_term)]
+Terms = Annotated[tuple[OneTerm, ...], BeforeValidator(_as_list)]
 Options = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -83,16 +106,14 @@ Rule = Literal["error", "mean"]
 
 
 class Section(BaseModel):
-    """What all sections share: they cannot be changed, and unknown keys are faults."""
+    """The base of all sections: they cannot be changed, and unknown keys are faults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _expand(cls, content: Any) -> Any:
-        """Return `{name: mdn}` for `method: mdn`, and no keys for an empty section."""
-        if isinstance(content, str) and "name" in cls.model_fields:
-            return {"name": content}
+    def _fill(cls, content: Any) -> Any:
+        """Return no keys for a section that is empty."""
         return {} if content is None else content
 
 
@@ -308,20 +329,28 @@ class Config(Section):
             OptionError: Lists all faults, each with the nearest key. If there are any, columns of
                 the table and names of methods, networks and their options are checked as well.
         """
+        name, file = "The config", None
         if isinstance(source, Config):
-            name, content = "The config", source.to_dict()
+            content: Mapping[str, Any] = source.to_dict()
         elif isinstance(source, Mapping):
-            name, content = "The config", copy.deepcopy(dict(source))
+            content = copy.deepcopy(dict(source))
         else:
-            name, content = f"The config {str(source)!r}", read_yaml(Path(source))
-            _resolve_paths(content, Path(source).parent)
-            _set_default_folder(content, Path(source))
-        faults: list[str] = []
-        config = cls._build(content, _read_overrides(overrides, faults), faults)
-        if config is not None:
-            faults += config._find_more_faults(faults, data)
-        if config is None or faults:
-            raise OptionError("\n- ".join([f"{name} cannot be used:", *dict.fromkeys(faults)]))
+            name, file = f"The config {str(source)!r}", Path(source)
+            content = read_yaml(file)
+        config, faults = cls._build(content, _read_overrides(overrides), file)
+        for section, key in REQUIRED if data is None else REQUIRED[1:]:
+            if not getattr(getattr(config, section), key):
+                faults.setdefault((section, key), f"{section}.{key} must be given; got nothing.")
+        sentences = [*faults.values()]
+        for variant, changes in config.compare.variants.items():
+            _, own = cls._build(config.to_dict(), changes)
+            sentences += [f"compare.variants.{variant}: {fault}" for fault in own.values()]
+        if sentences:
+            # A config without faults is checked against the table when its samples are open.
+            from deconfound.runs.problem import find_faults
+
+            sentences += find_faults(config, data)
+            raise OptionError("\n- ".join([f"{name} cannot be used:", *dict.fromkeys(sentences)]))
         return config
 
     def change(self, changes: Mapping[str, Any]) -> Self:
@@ -335,10 +364,9 @@ class Config(Section):
         Raises:
             OptionError: Lists all faults.
         """
-        faults: list[str] = []
-        config = self._build(self.to_dict(), changes, faults)
-        if config is None or faults:
-            raise OptionError("\n".join(faults))
+        config, faults = self._build(self.to_dict(), changes)
+        if faults:
+            raise OptionError("\n".join(faults.values()))
         return config
 
     def to_dict(self) -> dict[str, Any]:
@@ -356,7 +384,7 @@ class Config(Section):
 
     def terms(self, key: Literal["confounds", "keep"]) -> tuple[Term, ...]:
         """Return the terms of the design."""
-        return tuple(_make_term(term) for term in getattr(self.design, key))
+        return tuple(make_term(term) for term in getattr(self.design, key))
 
     def network_name(self, kind: str) -> str:
         """Return the network for samples of a kind: "table", "array", "image" or "scan"."""
@@ -384,7 +412,7 @@ class Config(Section):
             weights=self.network.weights,
             freeze=self.network.freeze,
             method=self.method.name,
-            at=None if self.method.at is None else list(self.method.at),
+            at=self.method.at,
             method_options=self.method.options,
             loss=training.loss,
             balance=training.balance,
@@ -394,113 +422,77 @@ class Config(Section):
             augment=training.augment,
         )
 
-    def _find_more_faults(self, faults: list[str], data: Samples | None) -> list[str]:
-        """Return what is wrong beside `faults`, which are those of single keys."""
-        more = []
-        for section, key in REQUIRED if data is None else REQUIRED[1:]:
-            is_named = any(text.startswith((f"{section}.{key}", f"{section} ")) for text in faults)
-            if not getattr(getattr(self, section), key) and not is_named:
-                more.append(f"{section}.{key} must be given; got nothing.")
-        for variant, changes in self.compare.variants.items():
-            own: list[str] = []
-            self._build(self.to_dict(), changes, own)
-            more += [f"compare.variants.{variant}: {fault}" for fault in own]
-        if faults or more:
-            # A config without faults is checked against the table when its samples are open.
-            from deconfound.runs.problem import find_faults
-
-            more += find_faults(self, data)
-        return more
-
     @classmethod
     def _build(
-        cls, content: dict[str, Any], changes: Mapping[str, Any], faults: list[str]
-    ) -> Self | None:
-        """Return a config of these sections, adding to `faults`; keys with faults get defaults."""
-        _apply(content, changes)
-        _resolve_paths(content, Path.cwd())
-        _set_default_folder(content, None)
+        cls, first: Mapping[str, Any], changes: Mapping[str, Any], file: Path | None = None
+    ) -> tuple[Self, dict[Key, str]]:
+        """Return a config, and a sentence for each key with a fault, which has its default.
+
+        Args:
+            first: The content of the file, if there is one.
+            changes: What is changed in it. Paths are relative to the current folder.
+            file: The config file.
+        """
+        content: dict[str, Any] = {}
+        _merge(content, first, Path() if file is None else file.parent)
+        _merge(content, changes, Path())
+        faults = {}
         try:
-            return cls.model_validate(content)
+            config = cls.model_validate(content)
         except ValidationError as error:
-            sentences = describe_faults(error, cls)
-        faults += sentences.values()
-        for section, *key in sentences:
-            place = content.get(section) if key else content
-            if isinstance(place, dict):
-                place.pop(key[0] if key else section, None)
-        try:
-            return cls.model_validate(content)
-        except ValidationError:
-            return None
+            faults = describe_faults(error, cls)
+            for section, *keys in faults:
+                if keys:
+                    content[section].pop(keys[0])
+                else:
+                    content.pop(section)
+            config = cls.model_validate(content)
+        if config.run.folder is None:
+            name = file or Path(Path(config.data.source or "run").name)
+            config = config.change({"run.folder": str(name.with_name("runs") / name.stem)})
+        return config, faults
 
 
-def _read_overrides(overrides: tuple[str, ...], faults: list[str]) -> dict[str, Any]:
-    """Return the changes that texts such as `training.lr=1e-2` mean, adding to `faults`."""
+def _read_overrides(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Return the changes that texts such as `training.lr=1e-2` mean."""
     changes = {}
     for text in overrides:
         key, mark, value = text.partition("=")
         if not (key and mark):
-            faults.append(f"A change must be key=value, such as training.lr=1e-2; got {text!r}.")
-            continue
-        try:
-            changes[key] = parse_yaml(value, f"The value of {key}")
-        except OptionError as error:
-            faults.append(str(error))
+            raise OptionError(
+                f"A change must be key=value, such as training.lr=1e-2; got {text!r}."
+            )
+        changes[key] = parse_yaml(value, f"The value of {key}")
     return changes
 
 
-def _apply(content: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Change the content of a config in place."""
+def _merge(content: dict[str, Any], changes: Mapping[str, Any], folder: Path) -> None:
+    """Change the content of a config in place.
+
+    Args:
+        content: From sections to their keys.
+        changes: From sections, or keys such as "data.types.site", to what they become.
+        folder: The folder to which paths among the changes are relative.
+    """
     by_key: dict[str, Any] = {}
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and key in Config.model_fields and key != "launcher":
-            by_key |= {f"{key}.{name}": part for name, part in value.items()}
+    for name, value in changes.items():
+        if name in Config.model_fields and isinstance(value, Mapping):
+            by_key |= {f"{name}.{key}": part for key, part in value.items()}
         else:
-            by_key[f"{key}.name" if key in ("method", "network") else key] = value
-    # Names first: a new name forgets the options of the old one, before those given here come.
-    for key in sorted(by_key, key=lambda key: not key.endswith(".name")):
+            by_key[f"{name}.name" if name in NAMED and value is not None else str(name)] = value
+    for section in NAMED:
+        # A new name forgets the options of the old one.
+        old = content.get(section) or {}
+        old_name = old.get("name", Config.model_fields[section].default.name)
+        if by_key.get(f"{section}.name", old_name) != old_name:
+            old.pop("options", None)
+    for key, value in by_key.items():
         *parents, last = key.split(".")
         place = content
         for parent in parents:
-            inner = place.get(parent)
-            short = {"name": inner} if isinstance(inner, str) else {}
-            place[parent] = inner if isinstance(inner, dict) else short
+            if not isinstance(place.get(parent), dict):
+                place[parent] = {}
             place = place[parent]
-        if key in ("method.name", "network.name"):
-            default = Config.model_fields[parents[0]].default.name
-            if by_key[key] != place.get("name", default):
-                place.pop("options", None)
-        place[last] = by_key[key]
-
-
-def _resolve_paths(content: dict[str, Any], folder: Path) -> None:
-    """Make paths absolute in place: a worker may run in another folder."""
-    for section, key in PATHS:
-        place = content.get(section)
-        if isinstance(place, dict) and isinstance(place.get(key), str):
-            place[key] = os.path.abspath(folder / Path(place[key]).expanduser())
-
-
-def _set_default_folder(content: dict[str, Any], file: Path | None) -> None:
-    """Name the folder of the run after the config file, or else after the source."""
-    run, data = content.setdefault("run", {}), content.get("data")
-    if not isinstance(run, dict) or run.get("folder") is not None:
-        return
-    source = data.get("source") if isinstance(data, dict) else None
-    name = file if file is not None else Path(source if isinstance(source, str) else "run")
-    parent = Path.cwd() if file is None else file.parent
-    run["folder"] = os.path.abspath(parent / "runs" / (name.name.split(".")[0] or "run"))
-
-
-def _make_term(term: Any) -> Term:
-    from deconfound.design import Interaction, Spline
-
-    if isinstance(term, str):
-        return term
-    ((kind, arguments),) = term.items()
-    arguments = [arguments] if isinstance(arguments, str) else list(arguments)
-    if kind == "spline":
-        return Spline(*arguments)
-    factors: list[Any] = [_make_term(factor) for factor in arguments]
-    return Interaction(*factors)
+        is_path = key in PATHS and isinstance(value, str)
+        # Absolute, because a worker may run in another folder.
+        place[last] = os.path.abspath(folder / Path(value).expanduser()) if is_path else value

@@ -17,17 +17,11 @@ from deconfound.auditing import audit as audit_outputs
 from deconfound.data import OnProgress, Samples
 from deconfound.design import source_columns
 from deconfound.errors import DeconfoundError, StateError
+from deconfound.runs import folder as files
 from deconfound.runs.config import Config
-from deconfound.runs.folder import (
-    PREDICTIONS,
-    REPORT,
-    RESULTS,
-    FoldFolder,
-    RunFolder,
-    write_json,
-    write_whole,
-)
+from deconfound.runs.folder import FoldFolder, RunFolder, read_json, write_json, write_whole
 from deconfound.runs.jobs import check_part, make_tasks, run_folds
+from deconfound.runs.page import render_run
 from deconfound.runs.problem import Problem, prepare
 from deconfound.runs.run import Run
 from deconfound.table import read_table
@@ -83,42 +77,22 @@ def fit(
         >>> len(run.predictions), run.is_finished
         (920, True)
     """
+    check_part(part)
     settings = Config.load(config, *overrides, data=data)
-    if part is not None:
-        check_part(part)
     problem = prepare(settings, data, on_progress)
-    assert settings.run.folder is not None
-    folder = RunFolder(settings.run.folder)
+    folder = RunFolder(str(settings.run.folder))
     with folder.lock(part):
         folder.claim(describe_run(problem), force)
         run_folds(make_tasks(problem, folder.path), problem, jobs, scheduler, part, on_progress)
-        return finish_run(folder, audit, on_progress)
-
-
-def finish_run(folder: RunFolder, audit: bool = True, on_progress: OnProgress | None = None) -> Run:
-    """Write predictions, results and report of a run once no fold is open, and return it.
-
-    Args:
-        folder: The folder of the run, locked.
-        audit: Whether an audit is wanted.
-        on_progress: Called with the number of the step of the audit, that of all, and a text.
-
-    Raises:
-        StateError: All folds have failed.
-    """
-    run = Run.load(folder.path)
-    if len(run.failures) == len(run.folds):
-        reasons = "\n".join(dict.fromkeys(run.failures.values()))
-        raise StateError(f"All {len(run.folds)} folds failed: {reasons}")
-    is_open = len(run.finished) + len(run.failures) < len(run.folds)
-    is_complete = bool(run.metrics) and (run.audit is not None or not audit)
-    if is_open or (is_complete and (folder.path / REPORT).exists()):
-        return run
-    if not is_complete:
-        _write_results(folder, run, audit, on_progress)
         run = Run.load(folder.path)
-    _write_report(folder, run)
-    return run
+        if len(run.failures) == len(run.folds):
+            reasons = "\n".join(dict.fromkeys(run.failures.values()))
+            raise StateError(f"All {len(run.folds)} folds failed: {reasons}")
+        is_open = len(run.finished) + len(run.failures) < len(run.folds)
+        is_reported = (folder.path / files.REPORT).exists() and bool(run.metrics)
+        if is_open or (is_reported and (run.audit is not None or not audit)):
+            return run
+        return _write_results(run, audit, on_progress)
 
 
 def describe_run(problem: Problem) -> dict[str, Any]:
@@ -150,23 +124,6 @@ def describe_run(problem: Problem) -> dict[str, Any]:
     }
 
 
-def audit_run(
-    run: Run, is_full: bool = True, on_progress: OnProgress | None = None
-) -> tuple[Audit, list[str]]:
-    """Return the audit of a run's predictions, and notes on rows that it leaves out.
-
-    Args:
-        run: The run, with some finished folds.
-        is_full: False measures the performance alone.
-        on_progress: Called with the number of the step, that of all, and a text.
-    """
-    models = {"model": run.predictions}
-    if not is_full:
-        return audit_models(run, models, leaks=False)
-    features = run.features() if run.config.run.features else None
-    return audit_models(run, models, features, on_progress=on_progress)
-
-
 def audit_models(
     run: Run, models: Mapping[str, pd.DataFrame], features: Any = None, **options: Any
 ) -> tuple[Audit, list[str]]:
@@ -178,28 +135,29 @@ def audit_models(
         features: Features of these rows.
         **options: Further options of `deconfound.audit`.
     """
-    config, frame, notes = run.config, run.predictions, []
-    typed = read_confounds(frame, config)
-    is_complete = typed.notna().all(axis=1).to_numpy()
+    task, frame, notes = run.task, run.predictions, []
+    confounds = read_confounds(frame, run.config)
+    is_complete = confounds.notna().all(axis=1).to_numpy()
     if not is_complete.all():
         count = int((~is_complete).sum())
         notes.append(f"{count} rows with an empty confound take no part in the audit.")
     rows = frame[is_complete].reset_index(drop=True)
-    names = {*typed, *run.task.labels}
-    columns = run.task.column_names()
+    outputs = {
+        name: one.loc[is_complete, task.column_names()].reset_index(drop=True)
+        for name, one in models.items()
+    }
+    names = {*confounds, *task.labels}
+    is_positive_known = task.kind == "binary" and len(task.labels) == 1
     result = audit_outputs(
-        {
-            name: one.loc[is_complete, columns].reset_index(drop=True)
-            for name, one in models.items()
-        },
+        outputs,
         rows,
-        confounds=list(map(str, typed)),
-        labels=list(run.task.labels),
+        confounds=list(map(str, confounds)),
+        labels=list(task.labels),
         features=None if features is None else {"features": features[is_complete]},
-        person=config.data.person,
+        person=run.config.data.person,
         fold="fold" if rows["fold"].nunique() > 1 else None,
-        types={name: kind for name, kind in config.data.types.items() if name in names},
-        positive=_positive(run),
+        types={name: kind for name, kind in run.config.data.types.items() if name in names},
+        positive=task.levels[0][1] if is_positive_known else None,
         **options,
     )
     return result, notes
@@ -208,46 +166,35 @@ def audit_models(
 def read_confounds(table: pd.DataFrame, config: Config) -> pd.DataFrame:
     """Return the columns of the confounds with their kinds; a missing cell is NaN."""
     names = list(source_columns(config.terms("confounds")))
-    types = {name: kind for name, kind in config.data.types.items() if name in names}
-    return read_table(table[names], names, types=types)
+    return read_table(table, names, types=config.data.types)
 
 
-def _positive(run: Run) -> str | None:
-    """Return the level for which a high score stands, if there is a single label with two."""
-    task = run.task
-    return task.levels[0][1] if task.kind == "binary" and len(task.labels) == 1 else None
-
-
-def _write_results(
-    folder: RunFolder, run: Run, audit: bool, on_progress: OnProgress | None
-) -> None:
-    """Write predictions and results. An audit that cannot be made is a note."""
-    notes = [
-        note for name in run.finished for note in FoldFolder(run.folder, name).result()["notes"]
-    ]
+def _write_results(run: Run, audit: bool, on_progress: OnProgress | None) -> Run:
+    """Write predictions, results and report, and return the run with its results."""
+    paths = [FoldFolder(run.folder, name).path / "result.json" for name in run.finished]
+    notes = [note for path in paths for note in read_json(path)["notes"]]
+    options: dict[str, Any] = {"leaks": False}
+    if audit:
+        options = {"features": run.features(), "on_progress": on_progress}
     result, metrics = None, {}
     try:
-        result, more = audit_run(run, audit, on_progress)
+        result, more = audit_models(run, {"model": run.predictions}, **options)
         notes += more
         metrics = {row.label: asdict(row.honest) for row in result.performance}
     except DeconfoundError as error:
         notes.append(f"There is no audit: {error}")
-    write_whole(folder.path / PREDICTIONS, run.predictions.to_csv(index=False))
+    write_whole(run.folder / files.PREDICTIONS, run.predictions.to_csv(index=False))
     content = {
-        "folds": list(run.finished),
+        "folds": run.finished,
         "failures": run.failures,
         "metrics": metrics,
         "audit": result.to_dict() if result is not None and audit else None,
         "notes": list(dict.fromkeys(notes)),
     }
-    write_json(folder.path / RESULTS, content)
-
-
-def _write_report(folder: RunFolder, run: Run) -> None:
-    # Imported here, because templates and figures are slow to import.
-    from deconfound.runs.page import render_run
-
-    write_whole(folder.path / REPORT, render_run(run))
+    write_json(run.folder / files.RESULTS, content)
+    run = Run.load(run.folder)
+    write_whole(run.folder / files.REPORT, render_run(run))
+    return run
 
 
 def _read_commit() -> str | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,19 +21,20 @@ from typing import Any
 from urllib.parse import quote
 
 from filelock import FileLock, Timeout
+from pydantic_core import to_json
 
 from deconfound.errors import OptionError, StateError
 from deconfound.table import format_names
 
 RUN, RESULTS, PREDICTIONS, REPORT = "run.json", "results.json", "predictions.csv", "report.html"
 FILES = (RUN, PREDICTIONS, RESULTS, REPORT)
-# The files of a fold without the last one.
-_FOLD_FILES = "last.pt last.pt.new model.pt predictions.csv history.csv features.npy progress.json"
-FOLD_FILES = (*_FOLD_FILES.split(), "failure.json", "result.json")
-
+FOLD_FILES = (
+    *("last.pt", "last.pt.new", "model.pt", "predictions.csv", "history.csv", "features.npy"),
+    *("progress.json", "failure.json", "result.json"),
+)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # A part of a run looks whether another command works on the whole; so do all parts at one moment.
-SECONDS_OF_A_LOOK = 10.0
+SECONDS_OF_A_LOOK = 3.0
 
 
 class StorageError(StateError):
@@ -48,13 +48,12 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = repr(str(error.filename or path))
+        text = f"{place} cannot be used: {error.strerror or error}. Change its permissions"
         if error.errno in FULL:
-            text = f"There is no space left for {place}. Free some, or move the run to another disk"
-        elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            text = f"{place} cannot be used: {error.strerror}. Change its permissions"
-        else:
-            text = f"{place} cannot be used: {error.strerror or error}. Correct this"
-        raise StorageError(f"{text}, and run the same command again: it goes on.") from error
+            text = f"There is no space left for {place}. Free some"
+        raise StorageError(
+            f"{text}, or choose another run.folder, and run the same command again: it goes on."
+        ) from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -75,13 +74,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write plain data; NaN becomes null."""
-    write_whole(path, json.dumps(_without_nan(content), indent=1, ensure_ascii=False))
+    write_whole(path, to_json(content, indent=1, inf_nan_mode="null"))
 
 
 def read_json(path: Path) -> Any:
     """Return the data of a file that a run wrote."""
     with storage_errors(path):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     try:
         return json.loads(text)
     except ValueError:
@@ -114,11 +113,6 @@ class FoldFolder:
         path = self.path / "failure.json"
         return None if self.is_finished or not path.exists() else str(read_json(path)["reason"])
 
-    def result(self) -> dict[str, Any]:
-        """Return the result of a finished fold."""
-        result: dict[str, Any] = read_json(self.path / "result.json")
-        return result
-
     def remove(self, *names: str) -> None:
         """Delete some of the fold's own files, where they exist."""
         with storage_errors(self.path):
@@ -150,9 +144,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             others = [self.path / ".lock"] if part else self.path.glob(".lock-*")
             try:
-                stack.enter_context(FileLock(own).acquire(timeout=0))
+                stack.enter_context(FileLock(own, timeout=0))
                 for other in others:
-                    with FileLock(other).acquire(timeout=SECONDS_OF_A_LOOK if part else 0):
+                    with FileLock(other, timeout=SECONDS_OF_A_LOOK if part else 0):
                         pass
             except Timeout:
                 raise StateError(
@@ -190,7 +184,7 @@ class RunFolder:
     def clear(self) -> None:
         """Delete what a run wrote, and nothing else. The description goes last."""
         with storage_errors(self.path):
-            for folder in sorted((self.path / "folds").glob("*/")):
+            for folder in (self.path / "folds").glob("*/"):
                 _delete(folder, FOLD_FILES)
             _delete(self.path / "folds", ())
             for name in sorted(self.files, key=RUN.__eq__):
@@ -206,15 +200,22 @@ class RunFolder:
         description = read_json(self.path / RUN)
         return description if isinstance(description, dict) else {}
 
+    def results(self) -> dict[str, Any]:
+        """Return what `results.json` holds; empty before it is written."""
+        path = self.path / RESULTS
+        return dict(read_json(path)) if path.exists() else {}
+
     def _compare(self, description: Mapping[str, Any]) -> None:
         """Refuse to go on with another run, and say in what it differs."""
-        old, new = (flatten(content["identity"]) for content in (self.description(), description))
+        old, new = (
+            flatten({"command": one.get("command"), **one.get("identity", {})})
+            for one in (self.description(), description)
+        )
         keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
         texts = [f"{key} was {old.get(key)!r} and is {new.get(key)!r}" for key in keys]
-        digests = [key for key in keys if key.startswith("fingerprints.")]
-        for key in digests:
-            name = key.removeprefix("fingerprints.")
-            texts[keys.index(key)] = f"the contents of {name} have changed"
+        for place, key in enumerate(keys):
+            if key.startswith("fingerprints."):
+                texts[place] = f"the contents of {key.removeprefix('fingerprints.')} have changed"
         if texts:
             raise StateError(
                 f"The folder {str(self.path)!r} belongs to another run: {'; '.join(texts)}. "
@@ -242,11 +243,3 @@ def _delete(folder: Path, names: Sequence[str]) -> None:
         path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nan(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

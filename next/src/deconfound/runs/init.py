@@ -16,11 +16,11 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from deconfound.data import OnProgress, Samples, open_samples
-from deconfound.design import Balance, Design, balance
+from deconfound.design import Design, balance
 from deconfound.errors import DeconfoundWarning, OptionError, TableError
 from deconfound.runs.config import Config
 from deconfound.runs.problem import Problem, prepare
-from deconfound.runs.yaml_text import parse_yaml
+from deconfound.runs.yaml_text import parse_yaml, read_yaml
 from deconfound.table import Kind, Note, check_table, format_names, read_table, to_levels
 
 # A larger association costs PMDN more than weights do.
@@ -105,166 +105,150 @@ def propose(  # noqa: PLR0913
     if faults:
         raise OptionError("\n".join(faults))
     notes: list[str] = []
-    roles = [*labels, *confounds, *filter(None, (person, leave_out))]
-    opening = {"id": id, "roles": roles, "types": types, "on_progress": on_progress}
-    samples, opening = _open(source, table, labels, opening, notes)
-    columns = samples.table
-    if person is None and samples.kind == "scan" and BIDS_PERSON in columns:
+    opening: dict[str, Any] = {
+        "id": id,
+        "roles": [*labels, *confounds, *filter(None, (person, leave_out))],
+        "types": types,
+        "on_progress": on_progress,
+    }
+    samples = _open(source, table, labels, opening, notes)
+    if person is None and samples.kind == "scan" and BIDS_PERSON in samples.table:
         person = BIDS_PERSON  # One row is a scan, and a person may have several.
-    kinds = _read_codes(columns, [*labels, *confounds], types or {}, notes)
     draft = {
         "name": Path(out).name,
         "source": _format_path(source, out),
         "table": table and _format_path(table, out),
-        "labels": list(labels),
-        "positive": positive or _choose_positive(columns, labels, notes),
-        "types": kinds,
-        "confounds": list(confounds),
-        "unseen": "mean",
+        "labels": [*labels],
+        "positive": positive or _choose_positive(samples.table, labels, notes),
+        "types": _choose_types(samples.table, [*labels, *confounds], types or {}, notes),
+        "confounds": [*confounds],
         "network": "mlp" if samples.x.ndim == 2 else "convnet",
         **{key: opening.get(key) for key in ("id", "features", "size")},
         "person": person,
         "leave_out": leave_out,
-        **_choose_method(columns, labels, confounds, kinds, person, notes),
     }
-    # These are the checks before a training, so that none of them stops it.
-    problem = prepare(Config.load(parse_yaml(_render(draft), "The proposal")), samples)
-    unknown = _find_unknown_cells(problem)
-    if unknown:
-        notes.append(f"design.unseen is mean: in a fold, {unknown}")
-    else:
-        draft["unseen"] = "error"
+    # The checks before a training, of a first draft, so that none of them stops the final one.
+    first = _render({**draft, "method": "pmdn", "balance": None, "unseen": "mean"})
+    problem = prepare(Config.load(parse_yaml(first, "The proposal")), samples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeconfoundWarning)
+        draft |= _choose_method(problem, notes)
+        draft["unseen"] = _choose_unseen(problem, notes)
     return Proposal(_render(draft), tuple(dict.fromkeys([*problem.notes, *notes])))
 
 
 def _open(
-    source: Any, table: Any, labels: Sequence[str], opening: dict[str, Any], notes: list[str]
-) -> tuple[Samples, dict[str, Any]]:
-    """Return the samples, and the options that open them: which columns are out, which size."""
+    source: Any, table: Any, labels: Sequence[str], options: dict[str, Any], notes: list[str]
+) -> Samples:
+    """Return the samples. Their size and the columns to leave out are added to the options."""
+    roles, samples = {*options["roles"], options["id"], ""}, None
     try:
-        samples = open_samples(source, table, **opening)
+        samples = open_samples(source, table, **options)
+        features = [] if samples.features is None else list(samples.features.columns)
+        faults = [*check_table(samples.table, labels, [], features=features)]
     except OptionError as error:
         # The message on files of several sizes ends with the most frequent one.
-        size = re.search(r"Write size=(\d+|\([\d, ]+\)) to", str(error))
+        size = re.search(r"Write size=([\d(), ]+) to", str(error))
         if size is None:
             raise
         notes.append(str(error).replace("Write size=", "The config has the size "))
-        more = {"size": ast.literal_eval(size[1])}
-        return _open(source, table, labels, {**opening, **more}, notes)
+        options["size"] = ast.literal_eval(size[1])
+        return _open(source, table, labels, options, notes)
     except TableError as error:
-        columns = {getattr(fault, "column", "") for fault in error.faults} - {""}
-        if not columns or columns & {*opening["roles"], opening["id"]}:
+        faults = [fault for fault in error.faults if isinstance(fault, Note)]
+        if not faults or any(note.column in roles for note in faults):
             raise
-        reason = "are neither numbers nor levels"
-    else:
-        features = [] if samples.features is None else list(samples.features.columns)
-        checks = check_table(samples.table, labels, [], features=features)
-        columns = {note.column for note in checks if note.kind in ("id", "copy")} & {*features}
-        if not columns:
-            return samples, opening
-        reason = "are ids, or a label in another form"
-    notes.append(f"Columns that {reason} are no features: {format_names(sorted(columns))}.")
-    more = {"features": [*opening.get("features", []), *(f"-{name}" for name in sorted(columns))]}
-    return _open(source, table, labels, {**opening, **more}, notes)
+    columns = sorted({note.column for note in faults if note.is_error} - roles)
+    if samples is not None and not columns:
+        return samples
+    notes.append(
+        "Ids, labels in another form, and columns with neither numbers nor levels are no features: "
+        f"{format_names(columns)}."
+    )
+    options["features"] = [*options.get("features", []), *(f"-{name}" for name in columns)]
+    return _open(source, table, labels, options, notes)
 
 
-def _read_codes(
+def _choose_types(
     table: pd.DataFrame, names: Sequence[str], types: Mapping[str, Kind], notes: list[str]
 ) -> dict[str, Kind]:
-    """Return the kinds of columns, with whole numbers that may be codes as levels."""
-    kinds = dict(types)
-    for name in dict.fromkeys(names):
-        try:
-            read_table(table[[name]], [name], types=_pick(types, [name]))
-        except TableError as error:
-            # `prepare` reports other faults, all of them together.
-            if any(isinstance(note, Note) and note.kind == "code" for note in error.faults):
-                kinds[name] = "categorical"
-                notes.append(
-                    f"Column {name!r} has a few whole numbers, and the config takes them as "
-                    f"levels. If they are amounts, write types={{{name!r}: 'numeric'}}."
-                )
-    return kinds
+    """Return the kinds of columns; whole numbers that may be codes are levels."""
+    codes: list[str] = []
+    try:
+        read_table(table, names, types={name: types[name] for name in names if name in types})
+    except TableError as error:
+        # `prepare` reports other faults, all of them together.
+        doubts = [fault for fault in error.faults if isinstance(fault, Note)]
+        codes = [note.column for note in doubts if note.kind == "code"]
+    for name in codes:
+        notes.append(
+            f"Column {name!r} has a few whole numbers, and the config takes them as levels. If "
+            f"they are amounts, write types={{{name!r}: 'numeric'}}."
+        )
+    return {**types, **dict.fromkeys(codes, "categorical")}
 
 
 def _choose_positive(
     table: pd.DataFrame, labels: Sequence[str], notes: list[str]
 ) -> dict[str, str]:
-    """Return the rarer level of each label with two levels, unless these are 0 and 1."""
+    """Return the rarer level of each label with two levels, unless these are 0 and 1.
+
+    Of equally frequent ones it is the first.
+    """
     positive = {}
     for name in labels:
         counts = pd.Series(to_levels(table[name])).value_counts().sort_index()
         if len(counts) == 2 and list(counts.index) not in KNOWN_ORDERS:
-            positive[name] = str(counts.idxmin())
+            positive[name], other = counts.sort_values(kind="stable").index
             notes.append(
                 f"A high score stands for {name} = {positive[name]}, the rarer level. To change "
-                f"this, write positive={str(counts.idxmax())!r}."
+                f"this, write positive={other!r}."
             )
     return positive
 
 
-def _choose_method(
-    table: pd.DataFrame,
-    labels: Sequence[str],
-    confounds: Sequence[str],
-    types: Mapping[str, Kind],
-    person: str | None,
-    notes: list[str],
-) -> dict[str, Any]:
-    """Return PMDN, or weights where label and confounds are strongly associated."""
-    chosen: dict[str, Any] = {"method": "pmdn", "balance": None}
+def _choose_method(problem: Problem, notes: list[str]) -> dict[str, Any]:
+    """Return PMDN, or weights where label and confounds are strongly associated.
+
+    The association is the largest √R² of a label on all confounds, adjusted for their number.
+    """
+    data, confounds = problem.config.data, problem.config.terms("confounds")
+    kind: Any = "entropy" if problem.task.kind == "numeric" else "overlap"
+    options: dict[str, Any] = {"types": data.types, "unseen": "mean"}
+    pmdn = {"method": "pmdn", "balance": None}
     try:
-        columns = read_table(table[[*labels]], labels, types=_pick(types, labels))
-        is_numeric = all(columns[name].dtype == float for name in labels)
-        kind: Any = "entropy" if is_numeric else "overlap"
-        options: dict[str, Any] = {"types": types, "unseen": "mean"}
-        result = balance(table, labels, confounds, kind, person=person, **options)
-        association = _measure_association(table, confounds, result, options)
+        table = problem.samples.table
+        result = balance(table, data.labels, confounds, kind, person=data.person, **options)
+        directions = Design(confounds, **options).fit(table).confound_directions
     except TableError as error:
         notes.append(f"Label and confounds cannot be separated by weights: {error}")
-        return chosen
-    listed = format_names(labels)
-    text = f"The association of {listed} and the confounds is {association:.2f} (adjusted √R²)"
-    doubts = [report.verdict for report in result.reports if not report.is_answerable]
-    if association > STRONG_ASSOCIATION and not doubts:
-        chosen = {"method": "none", "balance": kind}
-        notes.append(f"{text}: above {STRONG_ASSOCIATION}, weights do better than pmdn.")
-    else:
-        notes += [f"{text}, and the config has the method pmdn.", *doubts]
-    return chosen
-
-
-def _measure_association(
-    table: pd.DataFrame, confounds: Sequence[str], result: Balance, options: Mapping[str, Any]
-) -> float:
-    """Return the largest association of a label with all confounds, √R², adjusted."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeconfoundWarning)
-        directions = Design(confounds, **options).fit(table).confound_directions
+        return pmdn
     shares = [0.0]
     for report in result.reports:
         rows = sum(report.rows.values())
         # By chance alone, q directions explain the share q / (n − 1) of a label.
         factor = (rows - 1) / max(rows - directions - 1, 1)
         shares.append(1 - (1 - report.association_before["all confounds"]) * factor)
-    return float(max(shares) ** 0.5)
+    association = max(shares) ** 0.5
+    doubts = [report.verdict for report in result.reports if not report.is_answerable]
+    text = f"The association of labels and confounds is {association:.2f} (adjusted √R²)"
+    if association > STRONG_ASSOCIATION and not doubts:
+        notes.append(f"{text}: above {STRONG_ASSOCIATION}, weights do better than pmdn.")
+        return {"method": "none", "balance": kind}
+    notes += [f"{text}, and the config has the method pmdn.", *doubts]
+    return pmdn
 
 
-def _find_unknown_cells(problem: Problem) -> str:
-    """Return what a fold would meet among the confounds without having been trained on it."""
+def _choose_unseen(problem: Problem, notes: list[str]) -> str:
+    """Return "mean" if a fold meets a level or an empty cell that it was not trained on."""
     config, table = problem.config, problem.samples.table
     for fold in problem.folds:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeconfoundWarning)
-            design = Design(config.terms("confounds"), types=config.data.types, unseen="mean")
-            notes = design.fit(table.iloc[fold.train]).unknown_cells(table)
-        if notes:
-            return notes[0].text[0].lower() + notes[0].text[1:]
-    return ""
-
-
-def _pick(types: Mapping[str, Kind], names: Sequence[str]) -> dict[str, Kind]:
-    return {name: kind for name, kind in types.items() if name in names}
+        design = Design(config.terms("confounds"), types=config.data.types, unseen="mean")
+        unknown = design.fit(table.iloc[fold.train]).unknown_cells(table)
+        if unknown:
+            notes.append(f"design.unseen is mean, because of a fold: {unknown[0].text}")
+            return "mean"
+    return "error"
 
 
 def _check_target(target: Path, force: bool) -> None:
@@ -279,10 +263,10 @@ def _check_target(target: Path, force: bool) -> None:
     if not force:
         raise OptionError(f"{name} exists. Write force=True or another name.")
     try:
-        content = parse_yaml(target.read_text(encoding="utf-8"), name)
-    except (OptionError, UnicodeError):
-        content = None
-    if not isinstance(content, dict) or not {"data", "design"} <= set(content):
+        sections = read_yaml(target)
+    except OptionError:
+        sections = {}
+    if not {"data", "design"} <= {*sections}:
         raise OptionError(f"{name} is no config, and is not replaced. Write another name.")
 
 

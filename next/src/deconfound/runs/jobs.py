@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import joblib  # type: ignore[import-untyped]
+import joblib
 import numpy as np
 import pandas as pd
 import torch
-from joblib.externals.loky.process_executor import (  # type: ignore[import-untyped]
-    TerminatedWorkerError,
-)
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from deconfound.data import OnProgress, Samples
 from deconfound.design import source_columns
 from deconfound.errors import DeconfoundError, DeconfoundWarning, OptionError, import_extra
 from deconfound.runs.config import Config
-from deconfound.runs.folder import (
-    FoldFolder,
-    StorageError,
-    storage_errors,
-    write_json,
-    write_whole,
-)
+from deconfound.runs.folder import FoldFolder, StorageError, storage_errors, write_json, write_whole
 from deconfound.runs.problem import Problem, open_config
 from deconfound.training import FittedFold, Fold, Progress, Task, fabric, fit_fold
 
@@ -54,20 +45,24 @@ class FoldTask:
         folder: The folder of the run.
         config: The config of the run.
         fold: The rows of its parts.
-        seed: The seed of the training.
         title: What messages call it, such as "fold 2 of 5".
     """
 
     folder: Path
     config: Config
     fold: Fold
-    seed: int
     title: str
 
     @property
     def files(self) -> FoldFolder:
         """The files of the fold."""
         return FoldFolder(self.folder, self.fold.name)
+
+    def note_progress(self, epoch: float, text: str) -> None:
+        """Write where the training is. Nothing is lost if this file is."""
+        with suppress(OSError):
+            content = json.dumps({"epoch": epoch, "text": text})
+            (self.files.path / "progress.json").write_text(content)
 
 
 def make_tasks(problem: Problem, folder: Path, title: str = "") -> list[FoldTask]:
@@ -78,9 +73,9 @@ def make_tasks(problem: Problem, folder: Path, title: str = "") -> list[FoldTask
         folder: The folder of the run.
         title: What stands before "fold 2 of 5" in messages, such as the name of a variant.
     """
-    config, count = problem.config, len(problem.folds)
+    count = len(problem.folds)
     return [
-        FoldTask(folder, config, fold, config.run.seed, f"{title}fold {number} of {count}")
+        FoldTask(folder, problem.config, fold, f"{title}fold {number} of {count}")
         for number, fold in enumerate(problem.folds, 1)
     ]
 
@@ -107,66 +102,23 @@ def run_folds(
         StateError: A file cannot be written, or a process was killed.
     """
     if part is not None:
-        check_part(part)
         tasks = tasks[part[0] - 1 :: part[1]]
     tasks = [task for task in tasks if not task.files.is_finished]
-    with _watch(tasks, on_progress) as finish:
-        if jobs == 1 and scheduler is None:
-            for task in tasks:
-                run_fold(task, problem.task, problem.samples)
-                finish(task.files.path)
-        else:
-            _run_in_pool(tasks, problem, jobs, scheduler, finish)
-
-
-def check_part(part: tuple[int, int]) -> None:
-    """Refuse a part that there is not."""
-    if not (len(part) == 2 and 1 <= part[0] <= part[1]):
-        raise OptionError(f"part must be a number and the number of parts; got {part!r}.")
-
-
-def run_fold(task: FoldTask, labels: Task, source: SampleSource, threads: int = 0) -> Path:
-    """Train one fold, store its result or the reason why there is none, and return its folder.
-
-    Args:
-        task: The fold.
-        labels: What is predicted.
-        source: All samples, or where they are read from.
-        threads: The number of threads; 0 leaves it as it is.
-    """
-    if threads:
-        torch.set_num_threads(threads)
-    if task.config.launcher is None:
-        _train(None, task, labels, source)
-        return task.files.path
-    options: dict[str, Any] = {"devices": 1, **task.config.to_dict()["launcher"]}
-    if options["devices"] != 1:
-        # Other strategies would start the whole command again in each process.
-        options.setdefault("strategy", "ddp_spawn")
-    # Fabric looks through the arguments of a function, and refuses frozen dataclasses there.
-    call = partial(_train, task=task, labels=labels, source=source)
-    fabric(**options).launch(call)
-    return task.files.path
-
-
-def _run_in_pool(
-    tasks: Sequence[FoldTask],
-    problem: Problem,
-    jobs: int,
-    scheduler: str | None,
-    finish: Callable[[Path], None],
-) -> None:
     source: SampleSource = problem.samples
-    if problem.is_from_files:
+    if problem.is_from_files and (jobs != 1 or scheduler is not None):
         # Workers map files, in place of receiving their contents.
         source = problem.config.model_dump_json(), problem.samples.fingerprint
-    calls = [joblib.delayed(run_fold)(task, problem.task, source, threads=1) for task in tasks]
-    options = {"batch_size": 1, "return_as": "generator_unordered"}
-    with _choose_backend(scheduler):
-        pool = joblib.Parallel(n_jobs=-1 if scheduler else jobs, **options)
+    calls = [joblib.delayed(run_fold)(task, problem.task, source) for task in tasks]
+    with ExitStack() as stack:
+        options: dict[str, Any] = {"n_jobs": jobs, "inner_max_num_threads": 1, "backend": "loky"}
+        if scheduler is not None:
+            distributed = import_extra("distributed", "dask")
+            stack.enter_context(distributed.Client(scheduler))
+            options = {"n_jobs": -1, "backend": "dask"}
+        stack.enter_context(joblib.parallel_config(**options))
+        stack.enter_context(_watch(tasks, on_progress))
         try:
-            for path in pool(calls):
-                finish(path)
+            joblib.Parallel(batch_size=1)(calls)
         except TerminatedWorkerError:
             raise StorageError(
                 "A process of the run was killed, most likely because memory ran out. Run the same "
@@ -174,14 +126,29 @@ def _run_in_pool(
             ) from None
 
 
-@contextmanager
-def _choose_backend(scheduler: str | None) -> Iterator[None]:
-    if scheduler is None:
-        yield
+def check_part(part: tuple[int, int] | None) -> None:
+    """Refuse a part that there is not."""
+    if part is not None and not (len(part) == 2 and 1 <= part[0] <= part[1]):
+        raise OptionError(f"part must be a number and the number of parts; got {part!r}.")
+
+
+def run_fold(task: FoldTask, labels: Task, source: SampleSource) -> None:
+    """Train one fold, and store its result or the reason why there is none.
+
+    Args:
+        task: The fold.
+        labels: What is predicted.
+        source: All samples, or where they are read from.
+    """
+    if task.config.launcher is None:
+        _train(None, task, labels, source)
         return
-    distributed = import_extra("distributed", "dask")
-    with distributed.Client(scheduler), joblib.parallel_config(backend="dask"):
-        yield
+    options: dict[str, Any] = {"devices": 1, **task.config.to_dict()["launcher"]}
+    if options["devices"] != 1:
+        # Other strategies would start the whole command again in each process.
+        options.setdefault("strategy", "ddp_spawn")
+    # Fabric looks through the arguments of a function, and refuses frozen dataclasses there.
+    fabric(**options).launch(partial(_train, task=task, labels=labels, source=source))
 
 
 @lru_cache(maxsize=1)
@@ -198,9 +165,10 @@ def _train(launcher: Any, task: FoldTask, labels: Task, source: SampleSource) ->
     is_writer = launcher is None or launcher.global_rank == 0
     files, config = task.files, task.config
 
-    def note_progress(progress: Progress) -> None:
+    def on_validation(progress: Progress) -> None:
         if is_writer:
-            _write_progress(files.path / "progress.json", progress, config.training.epochs)
+            text = _describe_training(progress.history, config.training.epochs)
+            task.note_progress(progress.history[-1]["epoch"], text)
 
     try:
         with storage_errors(files.path), warnings.catch_warnings(record=True) as messages:
@@ -212,26 +180,32 @@ def _train(launcher: Any, task: FoldTask, labels: Task, source: SampleSource) ->
                 labels,
                 task.fold,
                 config.recipe(samples.kind),
-                seed=task.seed,
+                seed=config.run.seed,
                 launcher=launcher,
                 checkpoint=files.path / "last.pt",
                 with_features=config.run.features,
-                on_validation=note_progress,
+                on_validation=on_validation,
             )
     except StorageError:
         raise
     except Exception as error:
         if TORCH_CANNOT_WRITE in str(error):
             raise StorageError(
-                f"A checkpoint cannot be written to {str(files.path)!r}. Free space on the disk, "
-                "and run the same command again: it goes on."
+                f"There is no space left for a checkpoint in {str(files.path)!r}. Free some, and "
+                "run the same command again: it goes on."
             ) from error
         if is_writer:
-            write_json(files.path / "failure.json", _describe_failure(error))
+            is_own = isinstance(error, DeconfoundError)
+            reason = str(error) if is_own else f"{type(error).__name__}: {error}"
+            failure = {"reason": reason, "traceback": traceback.format_exc()}
+            write_json(files.path / "failure.json", failure)
+            task.note_progress(config.training.epochs, f"failed: {reason}")
         return
     if is_writer:
         predictions = _make_predictions(config, labels, samples, task.fold, fitted)
         _write_result(files, fitted, predictions, [str(one.message) for one in messages])
+        text = _describe_training(fitted.history, config.training.epochs)
+        task.note_progress(config.training.epochs, text)
 
 
 def _write_result(
@@ -265,72 +239,48 @@ def _make_predictions(
     return pd.concat([ids, table[columns], outputs], axis=1)
 
 
-def _describe_failure(error: Exception) -> dict[str, str]:
-    """Return the reason of a failure; of an error of own code also where it was raised."""
-    if isinstance(error, DeconfoundError):
-        return {"reason": str(error)}
-    reason = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        reason = f"{reason} Lower training.batch_size, or run fewer jobs."
-    return {"reason": reason, "traceback": traceback.format_exc()}
-
-
-def _write_progress(path: Path, progress: Progress, epochs: int) -> None:
-    """Write where a training is. Nothing is lost if this file is."""
-    entry = progress.history[-1]
-    text = f"epoch {entry['epoch']:g} of {epochs}"
-    if "validation_loss" in entry:
-        text += f", validation loss {entry['validation_loss']:.3f}"
-    beside = path.with_name(f".{path.name}.new")
-    with suppress(OSError):
-        beside.write_text(json.dumps({"epoch": entry["epoch"], "text": text}))
-        os.replace(beside, path)
+def _describe_training(history: list[dict[str, float]], epochs: int) -> str:
+    """Return how far a training is; an estimator of scikit-learn has no history."""
+    if not history:
+        return "finished"
+    text = f"epoch {history[-1]['epoch']:g} of {epochs}"
+    if "validation_loss" in history[-1]:
+        text += f", validation loss {history[-1]['validation_loss']:.3f}"
+    return text
 
 
 @contextmanager
-def _watch(
-    tasks: Sequence[FoldTask], on_progress: OnProgress | None
-) -> Iterator[Callable[[Path], None]]:
-    """Report what folds write about their progress, wherever they run.
-
-    Yields:
-        A function to be called with the folder of each fold that has ended.
-    """
-    task_of = {task.files.path: task for task in tasks}
-    epochs = dict.fromkeys(task_of, 0.0)
-    texts: dict[Path, str] = {}
+def _watch(tasks: Sequence[FoldTask], on_progress: OnProgress | None) -> Iterator[None]:
+    """Report what folds write about their progress, wherever they run."""
+    total = sum(task.config.training.epochs for task in tasks)
+    notes: dict[FoldTask, Any] = {}
     is_over = Event()
 
-    def report(path: Path, text: str) -> None:
-        if on_progress is not None and texts.get(path) != text:
-            texts[path] = text
-            total = sum(task.config.training.epochs for task in tasks)
-            on_progress(round(sum(epochs.values())), total, f"{task_of[path].title}: {text}")
-
-    def look(path: Path) -> None:
-        with suppress(OSError, ValueError):
-            content = json.loads((path / "progress.json").read_text())
-            epochs[path] = max(epochs[path], content["epoch"])
-            report(path, content["text"])
-
-    def finish(path: Path) -> None:
-        look(path)
-        epochs[path] = task_of[path].config.training.epochs
-        if task_of[path].files.failure is not None:
-            report(path, f"failed: {task_of[path].files.failure}")
-        task_of[path].files.remove("progress.json")
+    def report() -> None:
+        old = dict(notes)
+        for task in tasks:
+            with suppress(OSError, ValueError):
+                notes[task] = json.loads((task.files.path / "progress.json").read_text())
+        done = round(sum(note["epoch"] for note in notes.values()))
+        for task, note in notes.items():
+            if on_progress is not None and note != old.get(task):
+                on_progress(done, total, f"{task.title}: {note['text']}")
 
     def poll() -> None:
         while not is_over.wait(POLL_SECONDS):
-            for path in task_of:
-                look(path)
+            report()
 
-    for task in tasks:
-        task.files.remove("progress.json")
+    def forget() -> None:
+        for task in tasks:
+            task.files.remove("progress.json")
+
+    forget()
     thread = Thread(target=poll, daemon=True)
     thread.start()
     try:
-        yield finish
+        yield
     finally:
         is_over.set()
         thread.join()
+        report()
+        forget()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.metadata import version
 from math import nan
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import yaml
 
 from deconfound.auditing import About, Audit, Performance
-from deconfound.metrics import Estimate, HonestScore
-from deconfound.runs.folder import RunFolder, flatten
+from deconfound.metrics import Estimate
+from deconfound.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from deconfound.runs.compare import Comparison
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # Width and height of the figure of training curves, in its own units.
 WIDTH, HEIGHT = 400.0, 120.0
-# What stands elsewhere on the page.
-NOT_PROVENANCE = ("identity", "others", "task", "folds", "notes")
 
 
 def render_run(run: Run) -> str:
@@ -29,13 +27,13 @@ def render_run(run: Run) -> str:
     It begins with failures and the answer in three lines. Then come honest performance, what is
     left of the confounds, training curves, the performance as sampled, methods and provenance.
     """
-    audit = run.audit or without_leaks({"model": run.metrics}, run)
     return _render(
-        audit,
+        run.audit or _without_leaks(run),
         run,
         title=f"Run {run.folder.name}: method {run.config.method.name}",
         failures={f"Fold {name}": reason for name, reason in run.failures.items()},
         curves=_draw_curves(run),
+        notes_of_run=run.notes,
     )
 
 
@@ -47,35 +45,29 @@ def render_comparison(comparison: Comparison) -> str:
         comparison.runs[comparison.base],
         title=f"Comparison {comparison.folder.name}: {len(comparison.runs)} variants",
         failures=comparison.failures,
+        notes_of_run=comparison.notes,
         lines=comparison.to_frame().to_dict("records"),
         base=comparison.base,
         summary=comparison.summary,
     )
 
 
-def without_leaks(scores: Mapping[str, Mapping[str, HonestScore]], run: Run) -> Audit:
-    """Return an audit that holds nothing but the performance of models.
-
-    Args:
-        scores: From models and labels to scores.
-        run: A run of one of the models, for what is known about the rows.
-    """
+def _without_leaks(run: Run) -> Audit:
+    """Return an audit that holds nothing but the performance of a run."""
     performance = [
-        Performance(model, label, (), "", honest, Estimate(nan), None, "")
-        for model, labels in scores.items()
-        for label, honest in labels.items()
+        Performance("model", label, (), "", honest, Estimate(nan), None, "")
+        for label, honest in run.metrics.items()
     ]
     person = run.config.data.person
-    confounds = {name: None for row in performance for name in row.honest.within_strata}
-    people = run.predictions["id" if person is None else person].nunique()
+    confounds = [name for honest in run.metrics.values() for name in honest.within_strata]
     about = About(
         rows=len(run.predictions),
-        people=people,
+        people=run.predictions[person or "id"].nunique(),
         folds=len(run.finished),
-        models=tuple(scores),
+        models=("model",),
         features=(),
         labels=run.task.labels,
-        confounds=tuple(confounds),
+        confounds=tuple(dict.fromkeys(confounds)),
         groups={},
         permutations=0,
         bootstraps=0,
@@ -90,35 +82,37 @@ def without_leaks(scores: Mapping[str, Mapping[str, HonestScore]], run: Run) -> 
 
 def _render(audit: Audit, run: Run, **values: Any) -> str:
     description = RunFolder(run.folder).description()
-    facts = {key: value for key, value in description.items() if key not in NOT_PROVENANCE}
     if not audit.verdicts:
         measured = audit.summary[1]
         values = {"summary": ["This was not audited.", measured, "–"], "methods": "", **values}
-    defaults: dict[str, Any] = {"lines": [], "curves": None, "notes_of_run": run.notes}
     return audit.render(
         "run.html.j2",
         "deconfound.runs",
-        provenance={**facts, **flatten({"fingerprints": description["identity"]["fingerprints"]})},
+        provenance={
+            "Fingerprint of the config": description["fingerprint"],
+            "Fingerprints of files": description["identity"]["fingerprints"],
+            "Versions": description["versions"],
+            "Commit": description["commit"] or "–",
+        },
         config=yaml.safe_dump(run.config.to_dict(), sort_keys=False, allow_unicode=True),
         folds=description["folds"],
-        **defaults | values,
+        **{"lines": [], "curves": None, **values},
     )
 
 
 def _draw_curves(run: Run) -> dict[str, Any] | None:
     """Return the losses of all folds as points of lines, with the ends of the axes."""
-    histories = [run.history(name) for name in run.finished]
-    losses = ("training_loss", "validation_loss")
-    curves = [(name, one) for one in histories for name in losses if name in one and len(one) > 1]
+    histories = [run.history(fold) for fold in run.finished]
+    curves = [one.set_index("epoch").filter(like="_loss") for one in histories if len(one) > 1]
     if not curves:
         return None
-    lowest = min(one[name].min() for name, one in curves)
-    highest = max(one[name].max() for name, one in curves)
-    epochs = max(one["epoch"].max() for _, one in curves)
+    points = pd.concat(curves)
+    lowest, highest, epochs = points.min().min(), points.max().max(), points.index.max()
     lines = []
-    for name, one in curves:
-        across = WIDTH * one["epoch"] / epochs
-        down = HEIGHT * (highest - one[name]) / max(highest - lowest, 1e-12)
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, down, strict=True))
-        lines.append({"loss": name, "points": points})
+    for curve in curves:
+        across = WIDTH * curve.index / epochs
+        for name, losses in curve.items():
+            down = HEIGHT * (highest - losses) / max(highest - lowest, 1e-12)
+            pairs = zip(across, down, strict=True)
+            lines.append({"loss": name, "points": " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)})
     return {"lines": lines, "lowest": lowest, "highest": highest, "epochs": epochs}

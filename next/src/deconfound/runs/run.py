@@ -21,16 +21,7 @@ from deconfound.auditing import Audit, scores_by_measure
 from deconfound.errors import DeconfoundError, OptionError, StateError, nearest_names
 from deconfound.metrics import HonestScore
 from deconfound.runs.config import Config
-from deconfound.runs.folder import (
-    PREDICTIONS,
-    RESULTS,
-    RUN,
-    FoldFolder,
-    RunFolder,
-    StorageError,
-    read_json,
-    storage_errors,
-)
+from deconfound.runs.folder import FoldFolder, RunFolder, StorageError, storage_errors
 from deconfound.table import read_columns
 from deconfound.training import FittedModel, Task
 
@@ -71,44 +62,38 @@ class Run:
             StateError: A file is damaged or cannot be read.
         """
         place = RunFolder(folder)
-        about = place.description()
+        about, results = place.description(), place.results()
         if about.get("command") != "fit":
             raise OptionError(
                 f"{str(folder)!r} is no run of `fit`. Name a folder that `fit` has made, or one of "
                 f"those below {str(place.path / 'variants')!r}."
             )
         try:
-            return cls._read(place, about)
+            names = tuple(fold["name"] for fold in about["folds"])
+            folds = [FoldFolder(place.path, name) for name in names]
+            finished = [fold for fold in folds if fold.is_finished]
+            if results.get("folds") != [fold.name for fold in finished]:
+                # They were written before other folds were finished.
+                results = {}
+            task = Task.from_dict(about["task"])
+            return cls(
+                folder=place.path,
+                config=Config.model_validate(about["config"]),
+                task=task,
+                folds=names,
+                predictions=read_predictions(finished, task),
+                metrics=restore(dict[str, HonestScore], results.get("metrics", {})),
+                failures={fold.name: fold.failure for fold in folds if fold.failure is not None},
+                audit=restore(Audit | None, results.get("audit")),
+                notes=tuple(dict.fromkeys([*about["notes"], *results.get("notes", ())])),
+            )
+        except DeconfoundError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, DeconfoundError):
-                raise
             raise StorageError(
-                f"{str(place.path / RUN)!r} is damaged, or of another release ({error!r}). Restore "
-                "it, or start anew: force=True."
+                f"The run in {str(folder)!r} is damaged, or of another release ({error!r}). "
+                "Restore it, or start anew: force=True."
             ) from error
-
-    @classmethod
-    def _read(cls, place: RunFolder, about: dict[str, Any]) -> Self:
-        task, names = Task.from_dict(about["task"]), tuple(fold["name"] for fold in about["folds"])
-        folds = [FoldFolder(place.path, name) for name in names]
-        finished = [fold for fold in folds if fold.is_finished]
-        results: dict[str, Any] = {}
-        if (place.path / RESULTS).exists():
-            results = read_json(place.path / RESULTS)
-        if results.get("folds") != [fold.name for fold in finished]:
-            # They were written before other folds were finished.
-            results = {}
-        return cls(
-            folder=place.path,
-            config=Config.model_validate(about["config"]),
-            task=task,
-            folds=names,
-            predictions=read_predictions(finished, task),
-            metrics=restore(dict[str, HonestScore], results.get("metrics", {})),
-            failures={fold.name: fold.failure for fold in folds if fold.failure is not None},
-            audit=restore(Audit | None, results.get("audit")),
-            notes=tuple(dict.fromkeys([*about["notes"], *results.get("notes", ())])),
-        )
 
     @property
     def finished(self) -> tuple[str, ...]:
@@ -162,12 +147,8 @@ class Run:
         paths = [FoldFolder(self.folder, name).path / "features.npy" for name in self.finished]
         if not paths or not all(path.exists() for path in paths):
             return None
-        arrays = []
-        for path in paths:
-            with storage_errors(path):
-                arrays.append(np.load(path, allow_pickle=False))
-        # Folds of different networks may have features of different lengths.
-        return np.concatenate(arrays) if len({one.shape[1] for one in arrays}) == 1 else None
+        with storage_errors(self.folder):
+            return np.concatenate([np.load(path, allow_pickle=False) for path in paths])
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -198,7 +179,7 @@ def list_scores(honest: HonestScore) -> dict[str, float]:
 
 def read_predictions(folds: Sequence[FoldFolder], task: Task) -> pd.DataFrame:
     """Return the predictions of these folds: outputs as numbers, all other cells as written."""
-    frames = [pd.DataFrame(read_columns(fold.path / PREDICTIONS)) for fold in folds]
+    frames = [pd.DataFrame(read_columns(fold.path / "predictions.csv")) for fold in folds]
     names = task.column_names()
     if not frames:
         return pd.DataFrame(columns=["id", "fold", *task.labels, *names])
@@ -219,15 +200,17 @@ def restore(kind: Any, data: Any) -> Any:
         (Estimate(value=0.5, low=0.4, high=nan, p=nan, n=0),)
     """
     origin, parts = get_origin(kind), get_args(kind)
+    if data is None:
+        return nan if kind is float else None
+    if origin in (Union, UnionType):
+        return restore(parts[0], data)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.name in data]
         return kind(**{name: restore(hints[name], data[name]) for name in names})  # type: ignore[operator]
-    if origin in (Union, UnionType):
-        return None if data is None else restore(parts[0], data)
     if origin is tuple:
         kinds = [parts[0]] * len(data) if parts[-1] is Ellipsis else parts
-        return tuple(restore(part, value) for part, value in zip(kinds, data, strict=True))
+        return tuple(map(restore, kinds, data))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {key: restore(parts[1], value) for key, value in data.items()}
-    return nan if kind is float and data is None else data
+    return data
