@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from deconfound.errors import OptionError, TableError
+from deconfound.errors import DeconfoundError, OptionError, TableError
 from deconfound.table import Note, is_missing, level_text, read_table, to_levels, to_numbers
 
 NUMBERS = {
@@ -249,3 +249,27 @@ def test_all_faults_are_reported_at_once() -> None:
         read_table(columns, ["stage", "age", "day"])
     assert [note.kind for note in caught.value.faults] == ["code", "text", "date"]
     assert len(str(caught.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1", "2.5", "-3e-2", ".5", "7.", "+4", "1E3", "0", "-0.0", "1e400"],
+        ["12", "007", "3"],
+        ["1_000", "2"],
+        ["1", "٣"],
+        ["1\n2", "3"],
+        ["inf", "1"],
+    ],
+)
+def test_columns_of_numbers_read_the_same_with_and_without_an_empty_cell(cells):
+    """Without one they are parsed together; Python reads 1_000 and ٣ as numbers, and we do not."""
+
+    def read(values):
+        try:
+            column = read_table({"x": values})["x"]
+        except DeconfoundError as error:
+            return str(error)
+        return str(column.dtype), column.astype(str).tolist()[: len(cells)]
+
+    assert read(cells) == read([*cells, ""])

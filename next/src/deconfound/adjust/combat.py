@@ -215,8 +215,8 @@ def _shrink_site(z: Array) -> tuple[Array, Array]:
     """Return γ* and δ*² of each feature at one site, shape `(d,)` each.
 
     Over the features of the site, γ has a normal prior, δ² an inverse gamma prior. The moments of
-    the plain estimates γ̂ and δ̂² give their parameters. γ* and δ*² are conditional posterior means,
-    computed in turns until they agree:
+    the plain estimates γ̂ and δ̂² give their parameters. γ* and δ*² are conditional posterior
+    means, computed in turns until they agree:
 
         γ* = (n τ² γ̂ + δ*² γ̄) / (n τ² + δ*²)
         δ*² = (½ Σ (z − γ*)² + b) / (n/2 + a − 1)

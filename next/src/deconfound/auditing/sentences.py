@@ -247,7 +247,7 @@ def _describe_one_score(row: Performance) -> str:
         scores.append((f"Within strata of {stratum}", "correlation", _with_chance(within, row)))
     clause = ", where the confounds help," if confounds_help(row) else ""
     scores.append((f"As sampled{clause}", "R²", format_estimate(honest.plain)))
-    sentences = []
+    sentences: list[str] = []
     for place, measure, text in scores:
         subject = f"the {measure} is" if is_numeric else "it is"
         if not sentences:

@@ -207,7 +207,8 @@ def restore(kind: Any, data: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.name in data]
-        return kind(**{name: restore(hints[name], data[name]) for name in names})  # type: ignore[operator]
+        values = {name: restore(hints[name], data[name]) for name in names}
+        return kind(**values)  # type: ignore[operator]
     if origin is tuple:
         kinds = [parts[0]] * len(data) if parts[-1] is Ellipsis else parts
         return tuple(map(restore, kinds, data))
