@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.stats.contingency import association as cramers_v
 
 from deconfound.errors import OptionError, TableError
-from deconfound.runs import Config, fit, propose
+from deconfound.runs import Config, fit, predict, propose
 from tests.runs.people import FEATURES, make_people
 
 SHORT = ("training.epochs=1", "splits.folds=2")
@@ -92,7 +92,10 @@ def test_a_folder_of_scans_in_the_bids_layout(tmp_path, monkeypatch, people):
     options = {"labels": ["dx"], "confounds": ["site"]}
     config = Config.load(propose(study, **options, out=out).save(out))
     assert (config.data.options, config.data.person) == ({}, "participant_id")
-    assert fit(config, *SHORT, audit=False).is_finished
+    run = fit(config, *SHORT, audit=False)
+    assert run.is_finished
+    # The folder is its own table for new rows as well.
+    assert len(predict(run, study)) == 12
 
 
 def test_an_array_with_a_site_left_out(tmp_path, people):

@@ -112,6 +112,8 @@ def _is_within(path: Path, other: Path) -> bool:
 def _open_rows(run: Run, table: Any, source: Any, trust: bool) -> Samples:
     """Return the new rows as samples like those of the run."""
     about = RunFolder(run.folder).description()["samples"]
+    if source is None and _is_folder(table):
+        source, table = table, None  # A BIDS folder is its own table.
     data, kind = run.config.data, about["kind"]
     options: dict[str, Any] = {"features": data.features, **data.options}
     if kind == "table":
