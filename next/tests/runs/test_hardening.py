@@ -26,13 +26,15 @@ class Bomb:
         return os.system, (f"touch {self.path}",)
 
 
-@pytest.mark.parametrize("kind", ["torch", "pickle", "text"])
+@pytest.mark.parametrize("kind", ["torch", "pickle", "text", "other tensors"])
 def test_a_forged_model_executes_nothing(tmp_path, kind):
     run = train(make_config(tmp_path))
     model = run.folder / "folds" / "0" / "model.pt"
     bomb = Bomb(tmp_path / "exploded")
     if kind == "torch":
         torch.save({"task": bomb}, model)
+    elif kind == "other tensors":
+        torch.save({"weight": torch.zeros(3)}, model)
     else:
         model.write_bytes(pickle.dumps(bomb) if kind == "pickle" else b"hello")
     for trust in (False, True):
@@ -95,3 +97,27 @@ def test_names_of_folds_are_no_paths(tmp_path):
     assert run.is_finished
     assert {path.name for path in tmp_path.iterdir()} == {"people.csv", "run"}
     assert len([*(run.folder / "folds").iterdir()]) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["run.seed=5000000000"], "run.seed must be below"),
+        (["training.augment={noise: abc}"], "training.augment: .*noise='abc'"),
+        (
+            ["method=none", "network=sklearn.svm:LinearSVC", "run.features=false"],
+            "LinearSVC has no predict_proba.*CalibratedClassifierCV",
+        ),
+        (["launcher={precision: foo}"], "launcher: Lightning Fabric cannot be made of"),
+    ],
+)
+def test_values_that_others_would_refuse_are_sentences(tmp_path, changes, words):
+    with pytest.raises(DeconfoundError, match=words):
+        train(make_config(tmp_path), *changes)
+
+
+@pytest.mark.parametrize("jobs", [0, -7])
+def test_a_number_of_processes_that_cannot_be_is_refused_first(tmp_path, jobs):
+    with pytest.raises(DeconfoundError, match=f"jobs must be 1 or more, .*got {jobs}"):
+        train(make_config(tmp_path), jobs=jobs)
+    assert not any(tmp_path.rglob("run.json"))

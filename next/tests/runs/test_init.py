@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy.stats.contingency import association as cramers_v
 
-from deconfound.errors import OptionError, TableError
+from deconfound.errors import DeconfoundError, OptionError, TableError
 from deconfound.runs import Config, fit, predict, propose
 from tests.runs.people import FEATURES, make_people
 
@@ -188,6 +188,16 @@ def test_levels_that_yaml_would_change_stay_text(tmp_path, people):
 
 
 # Faults come together, and files that others wrote stay (fault 19).
+
+
+def test_a_name_that_two_columns_have_is_named(tmp_path, people):
+    """Leaving such a column out of the features is no remedy."""
+    path = write(tmp_path, people)
+    header, rest = path.read_text().split("\n", 1)
+    path.write_text(f"{header},volume\n" + rest.replace("\n", ",1\n"))
+    options = {"labels": ["dx"], "confounds": ["site"], "out": tmp_path / "config.yaml"}
+    with pytest.raises(DeconfoundError, match="2 columns 'volume'"):
+        propose(path, id="id", **options)
 
 
 def test_absent_columns_are_named_together(tmp_path, people):

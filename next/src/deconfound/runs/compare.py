@@ -23,7 +23,7 @@ from deconfound.runs import folder as files
 from deconfound.runs.config import Config
 from deconfound.runs.fit import audit_models, describe_run, read_confounds
 from deconfound.runs.folder import RunFolder, flatten, write_json, write_whole
-from deconfound.runs.jobs import check_part, make_tasks, run_folds
+from deconfound.runs.jobs import check_jobs, make_tasks, run_folds
 from deconfound.runs.page import render_comparison
 from deconfound.runs.problem import Problem, prepare, vary
 from deconfound.runs.run import Run, list_scores
@@ -184,8 +184,7 @@ def compare(
         ('plain', 'balanced', 'base')
     """
     settings = Config.load(config, *overrides, data=data)
-    if part is not None:
-        check_part(part)
+    check_jobs(jobs, part)
     problem = prepare(settings, data, on_progress)
     problems = _make_problems(problem)
     folder = RunFolder(_folder_of(problem), (files.RUN, TABLE, files.RESULTS, files.REPORT))

@@ -20,7 +20,7 @@ from deconfound.errors import DeconfoundError, StateError
 from deconfound.runs import folder as files
 from deconfound.runs.config import Config
 from deconfound.runs.folder import FoldFolder, RunFolder, read_json, write_json, write_whole
-from deconfound.runs.jobs import check_part, make_tasks, run_folds
+from deconfound.runs.jobs import check_jobs, make_tasks, run_folds
 from deconfound.runs.page import render_run
 from deconfound.runs.problem import Problem, prepare
 from deconfound.runs.run import Run
@@ -77,7 +77,7 @@ def fit(
         >>> len(run.predictions), run.is_finished
         (920, True)
     """
-    check_part(part)
+    check_jobs(jobs, part)
     settings = Config.load(config, *overrides, data=data)
     problem = prepare(settings, data, on_progress)
     folder = RunFolder(str(settings.run.folder))

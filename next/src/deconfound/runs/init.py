@@ -161,6 +161,8 @@ def _open(
     columns = sorted({note.column for note in faults if note.is_error} - roles)
     if samples is not None and not columns:
         return samples
+    if {f"-{name}" for name in columns} <= {*options.get("features", [])}:
+        raise TableError(*faults)  # Leaving these columns out is no remedy.
     notes.append(
         "Ids, labels in another form, and columns with neither numbers nor levels are no features: "
         f"{format_names(columns)}."

@@ -126,8 +126,10 @@ def run_folds(
             ) from None
 
 
-def check_part(part: tuple[int, int] | None) -> None:
-    """Refuse a part that there is not."""
+def check_jobs(jobs: int, part: tuple[int, int] | None) -> None:
+    """Refuse a number of processes, and a part, that there cannot be."""
+    if not (jobs == -1 or jobs >= 1):
+        raise OptionError(f"jobs must be 1 or more, or -1 for one per core; got {jobs!r}.")
     if part is not None and not (len(part) == 2 and 1 <= part[0] <= part[1]):
         raise OptionError(f"part must be a number and the number of parts; got {part!r}.")
 
@@ -148,7 +150,14 @@ def run_fold(task: FoldTask, labels: Task, source: SampleSource) -> None:
         # Other strategies would start the whole command again in each process.
         options.setdefault("strategy", "ddp_spawn")
     # Fabric looks through the arguments of a function, and refuses frozen dataclasses there.
-    fabric(**options).launch(partial(_train, task=task, labels=labels, source=source))
+    try:
+        launcher = fabric(**options)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"launcher: Lightning Fabric cannot be made of {options}: {error} Write arguments of "
+            "lightning.fabric.Fabric that this machine has, or launcher: null."
+        ) from error
+    launcher.launch(partial(_train, task=task, labels=labels, source=source))
 
 
 @lru_cache(maxsize=1)

@@ -126,14 +126,14 @@ class Run:
         with storage_errors(path):
             try:
                 state = torch.load(path, map_location="cpu", weights_only=True)
-            except OSError:
+                return FittedModel.from_state(state, trust=trust)
+            except (OSError, DeconfoundError):
                 raise
             except Exception as error:
                 raise StateError(
                     f"{str(path)!r} is not a model that a run wrote, and is not opened: other "
                     "files could execute code. Train the fold again."
                 ) from error
-        return FittedModel.from_state(state, trust=trust)
 
     def history(self, fold: str) -> pd.DataFrame:
         """Return the validations of a fold: epoch, step, training_loss and validation_loss."""

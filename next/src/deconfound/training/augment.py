@@ -33,7 +33,8 @@ class Augment:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.shift, int) and self.shift >= 0 <= self.noise):
+        are_numbers = isinstance(self.shift, int) and isinstance(self.noise, int | float)
+        if not (are_numbers and self.shift >= 0 <= self.noise):
             raise OptionError(
                 "shift must be a whole number of pixels and noise a number of sd, both 0 or more; "
                 f"got {self}. Write Augment(flip=True, shift=4, noise=0.1)."

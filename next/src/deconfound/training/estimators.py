@@ -52,6 +52,13 @@ class EstimatorMethod(Method):
                 f"Method {method!r} needs a network of torch, and network.name is "
                 f"{type(estimator).__name__}. Write method.name: none or residualized-inputs."
             )
+        needed = "predict" if kind == "numeric" else "predict_proba"
+        if not hasattr(estimator, needed):
+            raise OptionError(
+                f"network.name {type(estimator).__name__} has no {needed}, which a label of kind "
+                f"{kind!r} needs. Choose another estimator; sklearn.calibration's "
+                "CalibratedClassifierCV makes probabilities of scores."
+            )
         self.removal = make_method(method, nn.Identity(), setting, options or {})
         self.needs_confounds = self.removal.needs_confounds
         self.kind = kind
