@@ -252,3 +252,13 @@ def test_a_process_in_a_pipe_prints_plain_lines(config):
     assert "\x1b" not in done.stdout + done.stderr
     assert all(line.startswith("step ") for line in done.stderr.splitlines())
     assert Path(done.stdout.splitlines()[-1].removeprefix("Wrote ")).exists()
+
+
+def test_a_crash_does_not_end_with_the_code_of_a_finding(tmp_path, monkeypatch):
+    def crash(*arguments, **options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("deconfound.runs.propose", crash)
+    result = CliRunner().invoke(app, ["init", "people.csv", "--label", "dx", "--confound", "site"])
+    assert result.exit_code == 70
+    assert "ZeroDivisionError" in result.output

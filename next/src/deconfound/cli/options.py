@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from typer.core import TyperCommand
 from deconfound.errors import DeconfoundError, OptionError
 
 # Codes with which a command ends.
-CLEAN, FINDING, BAD_USE, UNKNOWN = 0, 1, 2, 3
+CLEAN, FINDING, BAD_USE, UNKNOWN, CRASH = 0, 1, 2, 3, 70
 
 Labels = Annotated[
     list[str] | None, typer.Option("--label", help="Column that the model predicts. Repeat it.")
@@ -73,6 +74,12 @@ class Command(TyperCommand):
                 text = str(error) or "There is not enough memory."
                 echo(f"Error: {translate(text, ctx)}", is_error=True)
                 raise typer.Exit(BAD_USE) from None
+            except (typer.Exit, typer.Abort):
+                raise
+            except Exception:
+                # Python would end with 1, the code of a finding.
+                traceback.print_exc()
+                raise typer.Exit(CRASH) from None
 
 
 def echo(text: str, is_error: bool = False) -> None:
